@@ -12,15 +12,8 @@ from typing import Annotated
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training.client_work import (
-    Reply,
-    Transport,
-    epoch_steps,
-    finite,
-    make_reply,
-    received,
-    train,
-)
+from coterie.methods.local_training import client_work as client
+from coterie.methods.local_training.client_work import Reply, Transport
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.parameters import parameter_mask
@@ -38,7 +31,7 @@ def update(
     site: Site, w: Floats, transport: Transport, eta: float, E: int, B: int, t: int, alpha: float, adaptive: bool
 ) -> Reply:
     """Local steps of w_i and v_i on the same rows; alpha_i goes along its own gradient, once a round."""
-    steps, x = epoch_steps(site, E, B), np.array(received(site, w, transport))
+    steps, x = client.epoch_steps(site, E, B), np.array(client.received(site, w, transport))
     before = np.array(site.state.get("v", x))  # of its own: x moves below
     v, a = np.array(before), np.array(site.state.get("alpha", np.full(len(site), alpha)))
     moves, turn = ~parameter_mask(site.objective), np.zeros(len(site))
@@ -46,22 +39,22 @@ def update(
         on = np.flatnonzero(steps > s)
         here, done = site.take(on), t * steps[on] + s
         mixed = mix(a[on], v[on], x[on])
-        along = mixed - train(here, mixed, eta, 1, done, B)  # eta times the mixture's gradient
+        along = mixed - client.train(here, mixed, eta, 1, done, B)  # eta times the mixture's gradient
         if adaptive and s == 0:
             turn[on] = np.sum((v[on] - x[on]) * along * moves, axis=1)
         v[on] -= a[on].astype(v.dtype)[:, None] * along
-        x[on] = train(here, x[on], eta, 1, done, B)
+        x[on] = client.train(here, x[on], eta, 1, done, B)
         a = np.clip(a - turn, 0.0, 1.0) if s == 0 else a
-    good = finite(x, v)
+    good = client.finite(x, v)
     site.state["v"] = np.where(good[:, None], v, before)
     site.state["alpha"] = np.where(good, a, site.state.get("alpha", np.full(len(site), alpha)))
-    return make_reply(site, x, transport, good)
+    return client.make_reply(site, x, transport, good)
 
 
 @work
 def mixed(site: Site, w: Floats, transport: Transport, alpha: float) -> Reply:
     """A client's mixture (m, d) with the shared model as it is now; that alone where it never took part."""
-    x = received(site, w, transport)
+    x = client.received(site, w, transport)
     a = site.state.get("alpha", np.full(len(site), alpha))
     return {"theta": mix(a, site.state.get("v", x), x)}
 

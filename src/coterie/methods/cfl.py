@@ -14,18 +14,8 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
-from coterie.methods.local_training.client_work import (
-    Reply,
-    Transport,
-    current_model,
-    epoch_steps,
-    finite,
-    make_reply,
-    personal_mask,
-    received,
-    train,
-    weight,
-)
+from coterie.methods.local_training import client_work as client
+from coterie.methods.local_training.client_work import Reply, Transport
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
@@ -34,13 +24,12 @@ from coterie.options import Option
 @work
 def update(site: Site, w: Floats, transport: Transport, eta: float, E: int, B: int, t: int) -> Reply:
     """``Delta theta_i = SGD(theta, D_i) - theta`` from the group's model; the change of what is shared is kept."""
-    start, steps = received(site, w, transport), epoch_steps(site, E, B)
-    theta = train(site, start, eta, steps, t * steps, B)
-    good = finite(theta)
-    site.state["change"] = np.where(good[:, None], theta - start, 0.0)[:, ~personal_mask(site, transport)].astype(
-        np.float64
-    )
-    return make_reply(site, theta, transport, good)
+    start, steps = client.received(site, w, transport), client.epoch_steps(site, E, B)
+    theta = client.train(site, start, eta, steps, t * steps, B)
+    good = client.finite(theta)
+    change, shared = np.where(good[:, None], theta - start, 0.0), ~client.personal_mask(site, transport)
+    site.state["change"] = change[:, shared].astype(np.float64)
+    return client.make_reply(site, theta, transport, good)
 
 
 @work
@@ -52,7 +41,7 @@ def norms(site: Site) -> Reply:
 @work
 def changes(site: Site) -> Reply:
     """Each client's last update (m, d1), and how much it counts."""
-    return {"change": site.state["change"], "w": weight(site)}
+    return {"change": site.state["change"], "w": client.weight(site)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +112,8 @@ class CFL(LocalTraining):
 
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's group's model (m, d)."""
-        return client_models(fed, state, current_model, w=PerRow(state["w"][state["group"]]), transport=self.transport)
+        own = PerRow(state["w"][state["group"]])
+        return client_models(fed, state, client.current_model, w=own, transport=self.transport)
 
 
 def bipartition(alpha: Floats) -> tuple[Ints, float]:

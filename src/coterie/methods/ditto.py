@@ -11,16 +11,8 @@ from typing import Annotated
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training.client_work import (
-    Reply,
-    Transport,
-    epoch_steps,
-    finite,
-    make_reply,
-    personal,
-    received,
-    train,
-)
+from coterie.methods.local_training import client_work as client
+from coterie.methods.local_training.client_work import Reply, Transport
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
@@ -31,13 +23,13 @@ def update(
     site: Site, w: Floats, transport: Transport, eta: float, E: int, B: int, t: int, lam: float, s: int
 ) -> Reply:
     """Lines 5 and 6: the shared model is trained as in FedAvg, then v_k takes s steps towards its own rows and w^t."""
-    steps, start = epoch_steps(site, E, B), received(site, w, transport)
-    theta = train(site, start, eta, steps, t * steps, B)
+    steps, start = client.epoch_steps(site, E, B), client.received(site, w, transport)
+    theta = client.train(site, start, eta, steps, t * steps, B)
     v = site.state.get("theta", start)
-    new = train(site, v, eta, s, t * s, B, "own rows", start, lam)
-    good = finite(theta, new)
+    new = client.train(site, v, eta, s, t * s, B, "own rows", start, lam)
+    good = client.finite(theta, new)
     site.state["theta"] = np.where(good[:, None], new, v)
-    return make_reply(site, theta, transport, good)
+    return client.make_reply(site, theta, transport, good)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +39,7 @@ class Ditto(LocalTraining):
     lam: Annotated[float, Option("lambda: 0 makes v_k local, a large one makes it w.", low=0.0)]
     s: Annotated[int, Option("Steps of v_k in a round.", low=1)] = 1
     E: Passes = 1
-    model = staticmethod(personal)  # v_k; w for those that never took part
+    model = staticmethod(client.personal)  # v_k; w for those that never took part
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Lines 3 to 8; a client's first v_k is the first w that it is sent."""

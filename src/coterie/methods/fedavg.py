@@ -12,15 +12,8 @@ from typing import Annotated
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training.client_work import (
-    Reply,
-    Transport,
-    epoch_steps,
-    finite,
-    make_reply,
-    received,
-    train,
-)
+from coterie.methods.local_training import client_work as client
+from coterie.methods.local_training.client_work import Reply, Transport
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
@@ -29,17 +22,17 @@ from coterie.options import Option
 @work
 def update(site: Site, w: Floats, transport: Transport, eta: float, E: int, B: int, t: int) -> Reply:
     """ClientUpdate(k, w): E epochs of steps from w."""
-    steps = epoch_steps(site, E, B)
-    theta = train(site, received(site, w, transport), eta, steps, t * steps, B)
-    return make_reply(site, theta, transport)
+    steps = client.epoch_steps(site, E, B)
+    theta = client.train(site, client.received(site, w, transport), eta, steps, t * steps, B)
+    return client.make_reply(site, theta, transport)
 
 
 @work
 def finetune(site: Site, w: Floats, transport: Transport, eta: float, steps: int, B: int) -> Reply:
     """The personal model: some steps from w that nobody averages; w itself where they diverge."""
-    start = received(site, w, transport)
-    theta = train(site, start, eta, steps, 0, B, "finetune rows")
-    return {"theta": np.where(finite(theta)[:, None], theta, start)}
+    start = client.received(site, w, transport)
+    theta = client.train(site, start, eta, steps, 0, B, "finetune rows")
+    return {"theta": np.where(client.finite(theta)[:, None], theta, start)}
 
 
 @dataclass(frozen=True, kw_only=True)

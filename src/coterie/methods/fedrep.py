@@ -11,15 +11,8 @@ from typing import Annotated
 
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.fedper import FedPer
-from coterie.methods.local_training.client_work import (
-    Reply,
-    Transport,
-    epoch_steps,
-    make_reply,
-    personal_mask,
-    received,
-    train,
-)
+from coterie.methods.local_training import client_work as client
+from coterie.methods.local_training.client_work import Reply, Transport
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.parameters import parameter_mask
@@ -29,12 +22,12 @@ from coterie.options import Option
 @work
 def update(site: Site, w: Floats, transport: Transport, eta: float, H: int, E: int, B: int, t: int) -> Reply:
     """Lines 5 to 11: steps of h_i with phi fixed, then steps of phi with h_i fixed."""
-    head, statistics = personal_mask(site, transport), parameter_mask(site.objective)
-    theta = received(site, w, transport)
+    head, statistics = client.personal_mask(site, transport), parameter_mask(site.objective)
+    theta = client.received(site, w, transport)
     for passes, moves, stream in ((H, head, "head rows"), (E, ~head | statistics, "rows")):
-        steps = epoch_steps(site, passes, B)
-        theta = train(site, theta, eta, steps, t * steps, B, stream, on=1.0 * moves)
-    return make_reply(site, theta, transport)
+        steps = client.epoch_steps(site, passes, B)
+        theta = client.train(site, theta, eta, steps, t * steps, B, stream, on=1.0 * moves)
+    return client.make_reply(site, theta, transport)
 
 
 @dataclass(frozen=True, kw_only=True)

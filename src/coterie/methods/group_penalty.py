@@ -23,15 +23,8 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
 from coterie.methods.groups.group_models import group_of_clients
-from coterie.methods.local_training.client_work import (
-    Reply,
-    Transport,
-    finite,
-    make_reply,
-    personal_mask,
-    received,
-    train,
-)
+from coterie.methods.local_training import client_work as client
+from coterie.methods.local_training.client_work import Reply, Transport
 from coterie.methods.local_training.rounds import LocalTraining, State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
@@ -51,12 +44,12 @@ def update(
     t: int,
 ) -> Reply:
     """tau steps on f_i + lam/2 |z - c_g|^2 + <push, z>; what is shared is pulled to where it began, as in FedProx."""
-    start, own = received(site, w, transport), personal_mask(site, transport)
+    start, own = client.received(site, w, transport), client.personal_mask(site, transport)
     anchor, shift = np.array(start), np.zeros(start.shape, dtype=start.dtype)
     anchor[:, own], shift[:, own] = centre, push
-    theta = train(site, start, eta, tau, t * tau, B, anchor=anchor, pull=lam, shift=shift)
-    good = finite(theta)
-    reply = make_reply(site, theta, transport, good)
+    theta = client.train(site, start, eta, tau, t * tau, B, anchor=anchor, pull=lam, shift=shift)
+    good = client.finite(theta)
+    reply = client.make_reply(site, theta, transport, good)
     return reply | {"z": reply["w"][:, None] * np.where(good[:, None], theta[:, own], 0.0)}
 
 

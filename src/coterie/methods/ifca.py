@@ -14,15 +14,8 @@ import numpy as np
 from coterie.codecs.compression import receive_models
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training.client_work import (
-    Reply,
-    Transport,
-    finite,
-    make_reply,
-    merge,
-    start_from,
-    train,
-)
+from coterie.methods.local_training import client_work as client
+from coterie.methods.local_training.client_work import Reply, Transport
 from coterie.methods.local_training.rounds import FirstModels, LocalTraining, State, average, client_models
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
@@ -33,7 +26,7 @@ from coterie.options import Option
 def nearest(site: Site, w: Any, transport: Transport) -> tuple[Ints, Floats]:
     """``argmin_j F_i(theta_j)`` (m,), the first of equal ones, and the shared part (m, d1) of that model."""
     models = receive_models(site, w, transport.get("down", "none"))
-    losses = [value(site.objective, merge(site, models[:, j], transport)) for j in range(models.shape[1])]
+    losses = [value(site.objective, client.merge(site, models[:, j], transport)) for j in range(models.shape[1])]
     group = np.argmin(np.nan_to_num(losses, nan=np.inf, posinf=np.inf), axis=0)
     return group, models[np.arange(len(site)), group]
 
@@ -42,24 +35,24 @@ def nearest(site: Site, w: Any, transport: Transport) -> tuple[Ints, Floats]:
 def choose(site: Site, w: Any, transport: Transport) -> Reply:
     """Line 6; the model is kept, to be trained next."""
     group, model = nearest(site, w, transport)
-    site.state["theta"] = start_from(site, model, transport)
+    site.state["theta"] = client.start_from(site, model, transport)
     return {"group": group}
 
 
 @work
 def best_model(site: Site, w: Any, transport: Transport) -> Reply:
     """The model that fits a client's rows best."""
-    return {"theta": merge(site, nearest(site, w, transport)[1], transport)}
+    return {"theta": client.merge(site, nearest(site, w, transport)[1], transport)}
 
 
 @work
 def update(site: Site, transport: Transport, eta: float, tau: int, B: int, t: int) -> Reply:
     """LocalUpdate: tau steps from the model that was chosen."""
     start = site.state["theta"]
-    theta = train(site, start, eta, tau, t * tau, B)
-    good = finite(theta)
+    theta = client.train(site, start, eta, tau, t * tau, B)
+    good = client.finite(theta)
     site.state["theta"] = np.where(good[:, None], theta, start)
-    return make_reply(site, theta, transport, good)
+    return client.make_reply(site, theta, transport, good)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,8 @@ from coterie.codecs import by_name
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.groups.group_models import address, group_means, group_models
-from coterie.methods.local_training.client_work import Reply, Transport, finite, make_reply, personal, train
+from coterie.methods.local_training import client_work as client
+from coterie.methods.local_training.client_work import Reply, Transport
 from coterie.methods.local_training.rounds import LocalTraining, State, client_models
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
@@ -35,10 +36,10 @@ def update(
     """The pull of a communication towards w, then ``steps`` local steps; ``done`` were before them."""
     towards = group_models(site, w, clusters, transport)
     theta = site.state.get("theta", towards)
-    new = train(site, theta - theta.dtype.type(pull) * (theta - towards), eta, steps, done, B)
-    good = finite(new)
+    new = client.train(site, theta - theta.dtype.type(pull) * (theta - towards), eta, steps, done, B)
+    good = client.finite(new)
     site.state["theta"] = np.where(good[:, None], new, theta)
-    return make_reply(site, new, transport, good)
+    return client.make_reply(site, new, transport, good)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,4 +117,4 @@ class L2GD(LocalTraining):
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's own model (m, d); the mean for those that never took part."""
         mean = self.mean(state)
-        return client_models(fed, state | {"w": mean}, personal, w=mean, transport=self.transport)
+        return client_models(fed, state | {"w": mean}, client.personal, w=mean, transport=self.transport)

@@ -13,18 +13,8 @@ import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.local_training.client_work import (
-    GOOD,
-    Reply,
-    Transport,
-    epoch_steps,
-    finite,
-    make_reply,
-    personal_mask,
-    received,
-    train,
-    weight,
-)
+from coterie.methods.local_training import client_work as client
+from coterie.methods.local_training.client_work import Reply, Transport
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import Draws
@@ -37,10 +27,10 @@ from coterie.options import Option
 @work
 def begin(site: Site, transport: Transport) -> Reply:
     """Line 1: every c_i is zero; the weights of all clients together are the paper's N."""
-    shape = len(site), int(np.sum(~personal_mask(site, transport)))
+    shape = len(site), int(np.sum(~client.personal_mask(site, transport)))
     site.state["c"] = np.zeros(shape, dtype=precision(site.objective))
-    site.state["n"] = weight(site)
-    return {"N": weight(site)}
+    site.state["n"] = client.weight(site)
+    return {"N": client.weight(site)}
 
 
 def gradients(site: Site, steps: Ints) -> Floats:
@@ -57,20 +47,21 @@ def update(
     site: Site, w: Floats, transport: Transport, c: Floats, eta: float, E: int, B: int, t: int, option: int
 ) -> Reply:
     """Lines 6 to 13. A client that cannot go on takes what it added to c back, and its weight out of N."""
-    steps, x, shared = epoch_steps(site, E, B), received(site, w, transport), ~personal_mask(site, transport)
+    steps, shared = client.epoch_steps(site, E, B), ~client.personal_mask(site, transport)
+    x = client.received(site, w, transport)
     own = site.state.get("c", np.zeros((len(site), len(c)), dtype=x.dtype))
     shift = np.zeros(x.shape, dtype=x.dtype)
     shift[:, shared] = c - own
-    y = train(site, x, eta, steps, t * steps, B, shift=shift)
+    y = client.train(site, x, eta, steps, t * steps, B, shift=shift)
     if option == 1:
         site.count(gradients=len(site))
         plus = gradient(site.objective, x, Draws.of_all(len(site)))[:, shared]
     else:
         plus = own - c + (x - y)[:, shared] / (eta * gradients(site, steps))[:, None] if eta > 0.0 else own
-    reply = make_reply(site, y, transport, finite(y, plus))
-    good, before = site.state["verdict"] == GOOD, site.state.get("n", np.zeros(len(site)))
+    reply = client.make_reply(site, y, transport, client.finite(y, plus))
+    good, before = site.state["verdict"] == client.GOOD, site.state.get("n", np.zeros(len(site)))
     site.state["c"] = plus = np.where(good[:, None], plus, 0.0).astype(x.dtype)
-    site.state["n"] = n = np.where(good, weight(site), 0.0)
+    site.state["n"] = n = np.where(good, client.weight(site), 0.0)
     change = (n[:, None] * plus - before[:, None] * own).astype(x.dtype)
     return reply | {"c": change, "N": n - before}
 
