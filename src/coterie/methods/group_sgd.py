@@ -18,15 +18,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.groups.group_models import (
-    address,
-    agree_on_layers,
-    all_models,
-    client_weights,
-    group_means,
-    group_models,
-    group_of_clients,
-)
+from coterie.methods.groups import group_models as groups
 from coterie.methods.local_training.client_work import Reply, Transport, epoch_steps, make_reply, train
 from coterie.methods.local_training.rounds import LocalTraining, State, first_quarantine, patterns
 from coterie.numerics.arrays import Floats, Ints
@@ -59,8 +51,8 @@ def update(
 ) -> Reply:
     """Steps on a client's own rows from [x_s, x_g]; with one, what is sent less where it began is -eta grad f_i."""
     steps = epoch_steps(site, E, B) if E else tau
-    theta = train(site, group_models(site, w, clusters, transport), eta, steps, t * steps, B)
-    return make_reply(site, theta, transport, counts=client_weights(site, weigh))
+    theta = train(site, groups.group_models(site, w, clusters, transport), eta, steps, t * steps, B)
+    return make_reply(site, theta, transport, counts=groups.client_weights(site, weigh))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +85,12 @@ class GroupSGD(LocalTraining):
 
     def groups(self, fed: Federation) -> Ints:
         """Group of every client."""
-        return group_of_clients(fed, self.group)
+        return groups.group_of_clients(fed, self.group)
 
     def init(self, fed: Federation, w: npt.ArrayLike | None = None) -> State:
         """The state before the first round, at the augmented model w (dim,), by default as the objectives begin."""
         group = self.groups(fed)
-        layers = agree_on_layers(fed, group, self.shared, self.transport, self.seed)
+        layers = groups.agree_on_layers(fed, group, self.shared, self.transport, self.seed)
         by_cluster = np.array_equal(group, fed.clients.clusters)
         if len(set(layers.layout.sizes)) > 1 and (self.compression.active or not by_cluster):
             raise CoterieError(
@@ -115,13 +107,13 @@ class GroupSGD(LocalTraining):
         t, x, layout = state["t"], state["w"], GroupLayout(**state["layout"])
         models = layout.models(x)
         over = {"eta": self.rate(t), "tau": self.local_steps, "E": self.E, "B": self.B, "t": t, "weigh": self.weigh}
-        message = address(fed, self.groups(fed), models, to, self.compression.active)
+        message = groups.address(fed, self.groups(fed), models, to, self.compression.active)
         sums = fed.total(update, to=to, **message, transport=self.transport, **over)
-        share, moves = group_means(sums, models)
+        share, moves = groups.group_means(sums, models)
         step = augmented(layout, moves, share, share if self.own == "weighted" else np.ones(layout.k))
         return sums, {"w": (x + step).astype(x.dtype), "share": share}
 
     def models(self, fed: Federation, state: State) -> Any:
         """Every client's model, (m, d), or Ragged where sizes differ; the first own layers where one is silent."""
         group, models = self.groups(fed), GroupLayout(**state["layout"]).models(state["w"])
-        return all_models(fed, group, models, state, self.transport)
+        return groups.all_models(fed, group, models, state, self.transport)

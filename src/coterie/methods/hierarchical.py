@@ -15,16 +15,9 @@ import numpy as np
 from coterie.federation import Federation
 from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.replies import require_all_replies
+from coterie.methods.tree import variances
 from coterie.methods.tree.penalised_tree import Setup, prepare
-from coterie.methods.tree.variances import (
-    State,
-    Variances,
-    expected_seconds,
-    learn_residual_variances,
-    residual_variance,
-    run_to_end,
-    search_starts,
-)
+from coterie.methods.tree.variances import State, Variances
 from coterie.relations.covariance import STRUCTURES, Structure
 
 
@@ -59,11 +52,14 @@ def fit(
             starts = [partial(search.follow, fed, other, last.x, last.u)]
         else:
             starts = [
-                partial(search.init, fed, *start) for start in search_starts(covariance, setup, problem.intercept)
+                partial(search.init, fed, *start)
+                for start in variances.search_starts(covariance, setup, problem.intercept)
             ]
         parameters = sum(g * len(s) for g, s in zip(search.groups, search.structures, strict=True))
-        expected = len(starts) * expected_seconds(parameters, setup, members)
-        ends = [run_to_end(search.run(fed, start()), name, expected * (k == 0)) for k, start in enumerate(starts)]
+        expected = len(starts) * variances.expected_seconds(parameters, setup, members)
+        ends = [
+            variances.run_to_end(search.run(fed, start()), name, expected * (k == 0)) for k, start in enumerate(starts)
+        ]
         state = min(ends, key=lambda end: end.deviance)
         state = zero_small_variances(fed, search, state)
         tried[name] = state.deviance + parameters * float(np.log(members))
@@ -71,7 +67,7 @@ def fit(
     search, state = runs[min(tried, key=lambda name: tried[name])]
     logs = 0.0
     if residual == "by-client" and problem.family.has_dispersion:
-        state, logs = learn_residual_variances(fed, search, state)
+        state, logs = variances.learn_residual_variances(fed, search, state)
     deviance, s, sigma2 = search.evaluate(fed, state.x, state.u)
     fitted = collect(fed, setup, s, search.factors(state.x)[0], sigma2)
     units = float(np.log(setup.unit).sum()) if reml else 0.0
@@ -89,7 +85,7 @@ def fit(
     ):
         info["centred"] = {"intercept": problem.intercept, "means": mean_weights(setup, problem.intercept)}
     if residual == "by-client" and problem.family.has_dispersion:
-        each = require_all_replies(fed.ask(residual_variance))["v"] * sigma2
+        each = require_all_replies(fed.ask(variances.residual_variance))["v"] * sigma2
         fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
         info |= {"residual": residual, "status": state.status}
     return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + units - constant, info=info)

@@ -14,15 +14,8 @@ from coterie.codecs import codec_option
 from coterie.codecs.compression import CompressedFederation, Compression
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Ragged, Replies, Site, Sums, work
-from coterie.methods.local_training.client_work import (
-    BROKEN,
-    DIVERGED,
-    Transport,
-    current_model,
-    personal_mask,
-    usable,
-    verdicts,
-)
+from coterie.methods.local_training import client_work as client
+from coterie.methods.local_training.client_work import Transport
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
@@ -63,7 +56,7 @@ class LocalTraining(Stepwise):
     personal: Annotated[tuple[str, ...], patterns("Parameters that never leave a client, such as head*.")] = ()
     up: Annotated[str, codec_option("Codec of what clients send: see ``coterie.codecs.by_name``.")] = "none"
     down: Annotated[str, codec_option("Codec of what clients are sent.")] = "none"
-    model: ClassVar[Any] = staticmethod(current_model)  # which work tells a client's model in the end
+    model: ClassVar[Any] = staticmethod(client.current_model)  # which work tells a client's model in the end
     strict: Annotated[bool, Option("Whether a client that diverges, or has no gradient, ends the run.")] = False
 
     def __post_init__(self) -> None:
@@ -176,10 +169,10 @@ def participants(ids: Any, free: Ints, t: int, C: float, seed: int) -> Ints:
 def first_quarantine(fed: Federation) -> dict[str, Any]:
     """The state before the first round: one whose data give no gradient never takes part, but in private sums."""
     out, why = (np.zeros(len(fed.clients), dtype=np.int64) for _ in range(2))
-    replies = None if getattr(fed, "private", False) else fed.ask(usable)
+    replies = None if getattr(fed, "private", False) else fed.ask(client.usable)
     if replies:
         unusable = replies.to[replies.rows][~replies["sound"].astype(bool)]
-        out[unusable], why[unusable] = 1, BROKEN
+        out[unusable], why[unusable] = 1, client.BROKEN
     return {"t": 0, "status": "running", "quarantined": out, "why": why}
 
 
@@ -195,7 +188,7 @@ def quarantine_failed(
     far, broken = (float(np.sum(sums[name])) if sums else 0.0 for name in ("diverged", "broken"))
     failed, why = failed_clients(fed, sums) if far or broken else (sums.to[:0], sums.to[:0])
     if far > (0.0 if strict else 0.5 * len(sums.rows)):
-        return {"status": f"diverged by step {step}", "failed": failed[why == DIVERGED]}
+        return {"status": f"diverged by step {step}", "failed": failed[why == client.DIVERGED]}
     if broken and strict:
         return {"status": f"ended by step {step}: {NO_GRADIENT}", "failed": failed}
     if not all(np.isfinite(v).all() for v in new.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f"):
@@ -207,10 +200,10 @@ def quarantine_failed(
 
 def failed_clients(fed: Federation, sums: Sums) -> tuple[Ints, Ints]:
     """The clients of a sum that have diverged, or have broken data, and which of both (DIVERGED, BROKEN)."""
-    replies = fed.ask(verdicts, to=sums.to[sums.rows])
+    replies = fed.ask(client.verdicts, to=sums.to[sums.rows])
     if not replies:
         return sums.to[:0], sums.to[:0]
-    bad = np.isin(replies["verdict"], (DIVERGED, BROKEN))
+    bad = np.isin(replies["verdict"], (client.DIVERGED, client.BROKEN))
     return replies.to[replies.rows][bad], replies["verdict"][bad]
 
 
@@ -244,7 +237,7 @@ class FirstModels:
 @work
 def begin(site: Site, transport: Transport, seeds: Sequence[int], asked: Any, w: Any = None) -> dict[str, Any]:
     """Take the first own parts, those of w (..., d) where it is given; the client ``asked`` tells the first models."""
-    objective, m, own = site.objective, len(site), personal_mask(site, transport)
+    objective, m, own = site.objective, len(site), client.personal_mask(site, transport)
     if own.any():
         given = w is not None and np.shape(w)[-1:] == (len(own),)
         start = np.atleast_2d(w)[0] if given else initial_parameters(objective, transport.get("seed", 0))
