@@ -4,50 +4,38 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from coterie.cli import options as o
-from coterie.cli.common import Force, TablePath, check_table, need_room, ours, place, say, status, width, wrote
-from coterie.cli.fit import told
+from coterie.cli.common import Force, TablePath, check_table, new_file, say, width, write_table
+from coterie.cli.fit import reading
 from coterie.errors import CoterieError
 from coterie.methods.collaboration.options import Options
 from coterie.options import declared
 from coterie.results.options import Columns
 from coterie.results.options import Options as FitOptions
 
-if TYPE_CHECKING:
-    from coterie.results.advice import Advice
-
 EXAMPLE = 'Example: coterie advise students.csv --formula "mAch ~ cses" --client school --cluster sector'
 
 _ADVICE = "The advice"
-For = Annotated[
-    str | None,
-    typer.Option("--for", metavar="CLIENT", help="Show the collaborators of this client.", rich_help_panel=_ADVICE),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", parser=place, metavar="FILE", help="Write a row for each client as .csv or .parquet, all columns."
-    ),
-]
-Pairs = Annotated[
-    Path | None,
-    typer.Option(
-        "--pairs", parser=place, metavar="FILE", help="Write a row for each client and collaborator, with weights."
-    ),
-]
-
-
-_OWN = ("collaborators", "within", "prior")
 OPTIONS = o.flags(Columns) | o.flags(FitOptions, "family", "splits", "test_fraction", "seed")
 OPTIONS |= {
     name: o.flag(replace(one, option=replace(one.option, group=_ADVICE)))
     for name, one in declared(Options).items()
-    if name in _OWN
+    if name in ("collaborators", "within", "prior")
 }
+"""The arguments of :func:`coterie.advise` by their names."""
+
+For = Annotated[
+    str | None,
+    typer.Option("--for", metavar="CLIENT", help="Show the collaborators of this client.", rich_help_panel=_ADVICE),
+]
+Out = Annotated[Path | None, new_file("--out", "FILE", "Write a row for each client as .csv or .parquet, all columns.")]
+Pairs = Annotated[
+    Path | None, new_file("--pairs", "FILE", "Write a row for each client and collaborator, with weights.")
+]
 
 
 @o.takes(OPTIONS)
@@ -61,13 +49,17 @@ def advise(
     force: Force = False,
 ) -> None:
     """Say with whom every client should collaborate, what that promises, and what held-out rows say of it."""
-    for file in (out, pairs):
-        if file is not None:
-            check_table(file)
-            need_room(file, [table], force, ours("advise"))
+    for file in filter(None, (out, pairs)):
+        check_table(file, [table], force, "advise")
     if out is not None and pairs is not None and out.resolve() == pairs.resolve():
         raise CoterieError(f"--out and --pairs both name '{out}': they are two tables, so name two files.")
-    advice = _read(context)
+    options = {name: context.params[name] for name in OPTIONS}
+    options["cluster"] = tuple(options["cluster"] or ())
+    options |= o.assignments("--prior", [f"prior={options['prior']}"])
+    with reading(context.params, "Choosing collaborators ...") as df:
+        from coterie.results.advice import advise as advise_frame
+
+        advice = advise_frame(df, **options)
     from coterie.report.tables import advice_table, collaborators_table, render_text
 
     tables = [collaborators_table(advice, main)] if main is not None else []
@@ -76,26 +68,6 @@ def advise(
         print(render_text(each, width()))
     for sentence in advice.sentences:
         say(sentence)
-    from coterie.data.table_files import write_table
-
-    for file, frame in ((out, advice.clients.reset_index()), (pairs, advice.weights)):
-        if file is not None:
-            write_table(frame, file)
-            wrote("advise", file)
-
-
-def _read(context: typer.Context) -> Advice:
-    """Read the table and ask for advice: what is left of the options are the arguments of coterie.advise."""
-    mine = ("table", "out", "pairs", "main", "force")
-    options: dict[str, Any] = {k: v for k, v in context.params.items() if k not in mine}
-    options["cluster"] = tuple(options["cluster"] or ())
-    options |= o.assignments("--prior", [f"prior={options['prior']}"])
-    na_values = o.na_values(options.pop("na_value"))
-    with status("Reading the table ..."):
-        from coterie.data.table_files import read_table
-        from coterie.results.advice import advise as advise_frame
-
-        labels = [options["client"], *options["cluster"]]
-        df = read_table(context.params["table"], labels, na_values)
-    with told(df, context.params["table"], labels), status("Choosing collaborators ..."):
-        return advise_frame(df, **options)
+    for name, frame in ((out, advice.clients.reset_index()), (pairs, advice.weights)):
+        if name is not None:
+            write_table(frame, name, "advise")

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
 
 from coterie import files
 from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from coterie.results.result import FitResult
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,14 +34,22 @@ Force = Annotated[bool, typer.Option("--force", help="Replace files that coterie
 class Command(TyperCommand):
     """A command that refuses an option of one value that is given twice, where typer would take the last."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read options and arguments."""
-        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
-        once = [max(each.opts, key=len) for each in order if each.param_type_name == "option" and not each.multiple]
-        for name, times in Counter(once).items():
-            if times > 1:
-                raise CoterieError(f"{name} is given {times} times: give it once.")
-        return super().parse_args(ctx, args)
+    def make_parser(self, ctx: Any) -> Any:
+        """As typer's, but for options that are given twice."""
+        parser: Any = super().make_parser(ctx)
+        parse = parser.parse_args
+
+        def once(args: list[str]) -> Any:
+            read = parse(args)
+            options = [one for one in read[2] if isinstance(one, TyperOption) and not one.multiple]
+            given = Counter(max(one.opts, key=len) for one in options if not one.is_flag or one.secondary_opts)
+            for name, times in given.items():
+                if times > 1:
+                    raise CoterieError(f"{name} is given {times} times: give it once.")
+            return read
+
+        parser.parse_args = once
+        return parser
 
 
 class Commands(typer.Typer):
@@ -116,18 +126,41 @@ def place(text: str | Path) -> Path:
         raise typer.BadParameter(str(problem)) from problem
 
 
-_TABLES = "CSV, TSV (also .gz), Parquet, Feather or NPZ."
-TablePath = Annotated[Path, typer.Argument(parser=place, metavar="TABLE", help=_TABLES)]
+def new_file(name: str, metavar: str, text: str, group: str | None = None) -> Any:
+    """An option that names a file or folder to write."""
+    return typer.Option(name, parser=place, metavar=metavar, help=text, rich_help_panel=group)
+
+
+TABLES = "CSV, TSV (also .gz), Parquet, Feather or NPZ"
+TablePath = Annotated[Path, typer.Argument(parser=place, metavar="TABLE", help=f"{TABLES}.")]
 ModelPath = Annotated[
     Path, typer.Argument(parser=place, metavar="MODEL", help="The folder that 'coterie fit --out' wrote.")
 ]
 
 
-def check_table(out: Path) -> None:
-    """Refuse a file that a table cannot be written to before any work."""
+def check_table(out: Path, inputs: Iterable[Path], force: bool, kind: str) -> None:
+    """Refuse a file that a table of a command (``kind``) cannot, or must not, be written to before any work."""
     from coterie.data.table_files import check_writable
 
     check_writable(out)
+    need_room(out, inputs, force, ours(kind))
+
+
+def write_table(frame: pd.DataFrame, out: Path, kind: str, sentence: str = "") -> None:
+    """Write a table of a command, and say so."""
+    from coterie.data import table_files
+
+    table_files.write_table(frame, out)
+    wrote(kind, out, sentence)
+
+
+def check_page(out: Path, inputs: Iterable[Path], force: bool) -> None:
+    """Refuse a file that a report cannot, or must not, be written to before any work."""
+    if out.is_dir() and not out.suffix:
+        raise CoterieError(f"'{out}' is a folder; name a file that ends in .html.")
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise CoterieError(f"'{out.name}' does not end in .html; the report is a page for a browser.")
+    need_room(out, inputs, force, our_page)
 
 
 def check_folder(out: Path, option: str = "--out") -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli import options as o
-from coterie.cli.common import Force, check_table, need_room, our_page, ours, place, say, wrote
+from coterie.cli.common import TABLES, Force, check_page, check_table, new_file, place, say, write_table
 from coterie.cli.fit import fit_table, inputs, print_comparison, say_notes
 from coterie.errors import CoterieError
 from coterie.options import declared
@@ -19,17 +19,10 @@ _TRAINING = "Training from a configuration"
 
 TableOrConfig = Annotated[
     Path,
-    typer.Argument(
-        parser=place,
-        metavar="TABLE",
-        help="CSV, TSV (also .gz), Parquet, Feather or NPZ; or a .toml file, as of coterie train.",
-    ),
+    typer.Argument(parser=place, metavar="TABLE", help=f"{TABLES}; or a .toml file, as of coterie train."),
 ]
 Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", parser=place, metavar="FILE", help="Write the comparison as .csv or .parquet, with all its columns."
-    ),
+    Path | None, new_file("--out", "FILE", "Write the comparison as .csv or .parquet, with all its columns.")
 ]
 Methods = Annotated[
     str | None,
@@ -40,13 +33,7 @@ Methods = Annotated[
         rich_help_panel=_TRAINING,
     ),
 ]
-Report = Annotated[
-    Path | None,
-    typer.Option(
-        "--report", parser=place, metavar="FILE", help="Write the report as .html.", rich_help_panel=_TRAINING
-    ),
-]
-
+Report = Annotated[Path | None, new_file("--report", "FILE", "Write the report as .html.", _TRAINING)]
 
 NEEDED = ("formula", "client")
 OPTIONS = {name: p for name, p in o.FIT.items() if name not in ("method", "rounds")}
@@ -66,14 +53,13 @@ def compare(
     """Compare the methods on held-out rows of every client; no model is kept."""
     training = table.suffix.lower() == ".toml"
     if out is not None:
-        check_table(out)
-        need_room(out, inputs(table, context.params["network"]), force, ours("compare"))
-    if report is not None:
-        need_room(report, [table], force, our_page)
-    of_training = {"methods": methods, "report": report}
+        check_table(out, inputs(table, context.params["network"]), force, "compare")
+    of_training = {"methods", "report"}
     if training:
         why = "is a configuration, which says all that is trained"
         _refuse(context, {"table", "out", "force", *of_training}, f"'{table}' {why}")
+        if report is not None:
+            check_page(report, [table], force)
         compare_trained(table, methods, report, out)
         return
     _refuse(context, context.params.keys() - of_training, f"'{table}' is a table")
@@ -82,18 +68,13 @@ def compare(
             raise CoterieError(f"Missing option '--{name}'. See 'coterie compare --help'.")
     if context.params["splits"] == 0:
         raise CoterieError("A comparison needs at least one split.")
-    for name in of_training:
-        context.params.pop(name)
     result = fit_table(context)
     if result.comparison.empty:
         raise CoterieError(f"{result.reason} There is nothing to compare the methods on.")
     print_comparison(result)
     say_notes(result)
     if out is not None:
-        from coterie.data.table_files import write_table
-
-        write_table(result.comparison.reset_index(), out)
-        wrote("compare", out)
+        write_table(result.comparison.reset_index(), out, "compare")
 
 
 def _refuse(context: typer.Context, allowed: set[str], why: str) -> None:
@@ -108,22 +89,18 @@ def compare_trained(path: Path, methods: str | None, report: Path | None, out: P
     """Train methods on every seed of a configuration, and show how they compare."""
     from coterie.cli.progress import Progress
     from coterie.cli.train import show
-    from coterie.data.table_files import write_table
     from coterie.evidence.compare_trainings import compare as over_seeds
     from coterie.report.training_page import write_report
     from coterie.runs.callbacks import callbacks
     from coterie.runs.config import read
 
-    if report is not None and report.suffix.lower() not in (".html", ".htm"):
-        raise CoterieError(f"'{report.name}' does not end in .html; the report is a page for a browser.")
     config = read(path)
     names = [n.strip() for n in (methods or config.method).split(",") if n.strip()]
     watching = callbacks(config)
     result = over_seeds(config, names, lambda what: [Progress(what), *watching])
     show(result)
     if out is not None:
-        write_table(result.table.reset_index(), out)
-        wrote("compare", out)
+        write_table(result.table.reset_index(), out, "compare")
     if report is not None:
         write_report(result, report)
         say(f"Report: {report}")

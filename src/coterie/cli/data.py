@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.common import Commands, Force, check_table, need_room, ours, place, say, width, wrote
+from coterie.cli.common import Commands, Force, check_table, new_file, say, width, write_table
 from coterie.errors import CoterieError
 from coterie.families import DEFAULT
 
@@ -69,29 +69,20 @@ def show(name: Name) -> None:
 def fetch(
     name: Name,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            parser=place,
-            metavar="FILE",
-            help="A .csv, .csv.gz, .parquet or .feather file; NAME.csv by default.",
-        ),
+        Path | None, new_file("--out", "FILE", "A .csv, .csv.gz, .parquet or .feather file; NAME.csv by default.")
     ] = None,
     force: Force = False,
 ) -> None:
     """Write a table to a file."""
     from coterie.data.datasets import describe, fetch
-    from coterie.data.table_files import write_table
 
     entry = describe(name)
     file = Path(f"{entry.name}.csv") if out is None else out
     if out is None and file.exists() and not force:
         raise CoterieError(f"'{file}' is there already; name another file with --out.")
-    check_table(file)
+    check_table(file, [], force, "data")
     df = fetch(entry.name)
-    need_room(file, [], force, ours("data"))
-    write_table(df, file)
-    wrote("data", file, f"Wrote {len(df):,} rows to {file}.")
+    write_table(df, file, "data", f"Wrote {len(df):,} rows to {file}.")
 
 
 def commands(entry: Entry) -> list[str]:

@@ -18,6 +18,7 @@ from coterie.cli.common import (
     TablePath,
     check_folder,
     need_room,
+    new_file,
     our_document,
     our_page,
     place,
@@ -35,16 +36,8 @@ if TYPE_CHECKING:
 EXAMPLE = 'Example: coterie fit students.csv --formula "mAch ~ cses" --client school --cluster sector --out model'
 
 Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        parser=place,
-        metavar="DIR",
-        help="Folder for the model and report.html; nothing is written without it.",
-    ),
+    Path | None, new_file("--out", "DIR", "Folder for the model and report.html; nothing is written without it.")
 ]
-
-
 BytesPerUpdate = Annotated[
     int | None,
     typer.Option(
@@ -68,11 +61,11 @@ def fit(
     """Find the best model for every client of a table, and show that it is the best."""
     from coterie.report.words import one
 
-    client, network = context.params["client"], context.params["network"]
+    read = inputs(table, context.params["network"])
     if out is not None:
         check_folder(out)
-        need_room(out / "model.json", inputs(table, network), force, our_document("coterie model"), "another folder")
-        need_room(out / "report.html", inputs(table, network), force, our_page, "another folder")
+        need_room(out / "model.json", read, force, our_document("coterie model"), "another folder")
+        need_room(out / "report.html", read, force, our_page, "another folder")
     result = fit_table(context)
     if out is not None:
         with status("Writing the report ..."):
@@ -87,45 +80,46 @@ def fit(
         say(f"Model:  {out}")
         say(f"Report: {out / 'report.html'}")
     if result.merged is not None and result.merged.nunique() < len(result.merged):
+        noun = one(result.model.client_name)
         where = "add --out DIR for the report, which" if out is None else "the report"
-        say(f"Groups: {where} lists who is in which; in Python, result.merged has the group of every {one(client)}.")
+        say(f"Groups: {where} lists who is in which; in Python, result.merged has the group of every {noun}.")
 
 
 def fit_table(context: typer.Context) -> FitResult:
-    """Read the table and fit it: apart from `table` and `out`, a command's options are the arguments of coterie.fit."""
-    options: dict[str, Any] = {k: v for k, v in context.params.items() if k not in ("table", "out", "force")}
+    """Read the table and fit it: a command's options are the arguments of coterie.fit."""
+    options = {name: value for name, value in context.params.items() if name in o.FIT}
     options |= {name: tuple(options[name] or ()) for name in ("cluster", "shared")}
     options |= {name: o.numbers(f"--{name}", options[name]) for name in ("gamma", "lam", "alpha")}
     options["rounds"] = o.assignments("--rounds", options.get("rounds"))
-    if (budget := options.pop("bytes_per_update", None)) is not None:
+    if (budget := context.params.get("bytes_per_update")) is not None:
         options["rounds"] = with_budget(options["rounds"], budget, options["method"])
-    options["network"] = described(options.get("network"))
-    na_values = o.na_values(options.pop("na_value"))
-    with status("Reading the table ..."):
+    options["network"] = described(options["network"])
+    with reading(context.params, "Comparing the methods ...") as df:
         from coterie.api import fit as fit_frame
-        from coterie.data.table_files import read_table
 
-        split_by = [options["split_by"]] if options["split_by"] is not None else []
-        df = read_table(context.params["table"], [options["client"], *options["cluster"], *split_by], na_values)
-    labels = [options["client"], *options["cluster"]]
-    with told(df, context.params["table"], labels), status("Comparing the methods ..."):
         return fit_frame(df, **options)
 
 
 @contextmanager
-def told(df: pd.DataFrame, table: Path, labels: list[str]) -> Iterator[None]:
-    """Say what was read as soon as it is checked, before the first method is fitted."""
-    from coterie.runs.table_methods import STARTING
+def reading(params: dict[str, Any], doing: str) -> Iterator[pd.DataFrame]:
+    """The table of a command; what was read is said as soon as it is checked, before the first method is fitted."""
+    labels = [params["client"], *(params["cluster"] or ())]
+    split_by = [params["split_by"]] if params.get("split_by") is not None else []
+    with status("Reading the table ..."):
+        from coterie.data.table_files import read_table
+        from coterie.runs.table_methods import STARTING
 
+        df = read_table(params["table"], [*labels, *split_by], o.na_values(params["na_value"]))
     stream = sys.stdout  # before anything that moves on a terminal takes its place
 
     def starting() -> None:
         with redirect_stdout(stream):
-            say(what_was_read(df, table, labels))
+            say(what_was_read(df, params["table"], labels))
 
     token = STARTING.set(starting)
     try:
-        yield
+        with status(doing):
+            yield df
     finally:
         STARTING.reset(token)
 

@@ -15,15 +15,14 @@ from coterie.cli.common import (
     TablePath,
     check_table,
     load_model,
-    need_room,
-    ours,
-    place,
+    new_file,
     say,
     status,
     wrote,
 )
 from coterie.cli.fit import what_was_read
 from coterie.errors import CoterieError, listed, nearest
+from coterie.results.options import Prediction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,15 +33,11 @@ if TYPE_CHECKING:
     from coterie.results.result import FitResult
 
 EXAMPLE = "Example: coterie predict model new_students.csv --interval 0.9 --out predictions.csv"
+OPTIONS = o.flags(Prediction, "interval", "missing")
 
-Missing = Annotated[
-    str,
-    typer.Option(
-        "--missing",
-        metavar="WHAT",
-        help="error, or empty: what to do with rows that have missing or infinite values, or levels never seen, in "
-        "columns that are used. Empty predictions have the reason in the column 'source'.",
-    ),
+Client = Annotated[
+    str | None,
+    typer.Option("--client", metavar="NAME", help="Whose rows all of them are, where the table does not say."),
 ]
 Keep = Annotated[
     list[str] | None,
@@ -53,36 +48,20 @@ Keep = Annotated[
         "them. May be given more than once.",
     ),
 ]
+Out = Annotated[
+    Path | None, new_file("--out", "FILE", "A .csv, .csv.gz, .parquet or .feather file; otherwise CSV is printed.")
+]
 
 
+@o.takes(OPTIONS)
 def predict(
+    context: typer.Context,
     model: ModelPath,
     table: TablePath,
-    interval: Annotated[
-        float | None,
-        typer.Option(
-            "--interval",
-            metavar="SHARE",
-            help="Add lower and upper bounds that hold with this probability. Gaussian: of a new outcome of mean "
-            "weight; binomial and Poisson: of the mean.",
-        ),
-    ] = None,
-    client: Annotated[
-        str | None,
-        typer.Option("--client", metavar="NAME", help="Whose rows all of them are, where the table does not say."),
-    ] = None,
-    missing: Missing = "error",
+    client: Client = None,
     keep: Keep = None,
     na_value: o.NaValue = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            parser=place,
-            metavar="FILE",
-            help="A .csv, .csv.gz, .parquet or .feather file; otherwise CSV is printed.",
-        ),
-    ] = None,
+    out: Out = None,
     force: Force = False,
 ) -> None:
     """Predict the rows of a table, in their order.
@@ -90,18 +69,17 @@ def predict(
     A client never seen gets its cluster's model, then the global one; the column 'source' says which model answered.
     """
     if out is not None:
-        check_table(out)
-        need_room(out, [table], force, ours("predict"))
+        check_table(out, [table], force, "predict")
     result = load_model(model)
-    from coterie.data.table_files import write_table
-
     with status("Reading the table ..."):
+        from coterie.data.table_files import write_table
+
         df, kept = read(table, result, keep or [], o.na_values(na_value))
     df = of_client(df, result.model, client)
     labels = [result.model.client_name, *(level.name for level in result.model.levels if level.name in df.columns)]
     if out is not None or sys.stderr.isatty():
         say(what_was_read(df, table, labels), error=out is None)
-    answers = result.predict(df, interval=interval, missing=missing)  # type: ignore[arg-type]
+    answers = result.predict(df, **{name: context.params[name] for name in OPTIONS})
     frame = beside(df, [result.model.client_name, *kept], answers)
     if out is not None:
         write_table(frame, out)

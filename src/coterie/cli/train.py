@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie import files
-from coterie.cli.common import Force, check_folder, need_room, our_document, our_page, place, say, width
+from coterie.cli import options as o
+from coterie.cli.common import Force, check_folder, need_room, new_file, our_document, our_page, place, say, width
 from coterie.errors import CoterieError
+from coterie.options import declared
+from coterie.runs.config_keys import Run
 
 if TYPE_CHECKING:
     from coterie.evidence.comparison import TrainingComparison
@@ -25,40 +28,46 @@ ConfigPath = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(
-        "--out",
-        parser=place,
-        metavar="DIR",
-        help="Folder for the models, metrics.csv, clients.csv and report.html, and for checkpoints.",
-    ),
+    new_file("--out", "DIR", "Folder for the models, metrics.csv, clients.csv and report.html, and for checkpoints."),
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on from the last checkpoint; the numbers are those of a run never cut.")
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first client whose data or steps are broken.")]
 
 
+@o.takes({"strict": o.flag(declared(Run)["strict"])})
 def train(
-    config: ConfigPath, out: Out = None, resume: Resume = False, strict: Strict = False, force: Force = False
+    context: typer.Context, config: ConfigPath, out: Out = None, resume: Resume = False, force: Force = False
 ) -> None:
     """Train one method on the clients that a configuration describes."""
     if out is not None:
         check_folder(out)
         need_folder(out, config, force)
+    from coterie.evidence.comparison import TrainingComparison
+    from coterie.report.training_page import write_report
+    from coterie.results.trained_models import save
     from coterie.runs.config import read
 
     described = read(config)
-    settled = described.run | {"seeds": described.run["seeds"][:1]} | ({"strict": True} if strict else {})
-    described = replace(described, run=settled)
-    checked(described)
+    strict = {"strict": True} if context.params["strict"] else {}
+    described = replace(described, run=described.run | {"seeds": described.run["seeds"][:1]} | strict)
+    check_layout(described)
+    beside = described.run["checkpoint"]  # a folder that is given relative to the configuration
+    checkpoints = described.folder / files.local(beside) if beside else out
     try:
-        problem, run = trained(described, out, resume)
+        problem, run = trained(described, checkpoints, resume)
     except KeyboardInterrupt:
-        told(described, out)
+        if checkpoints is not None and (checkpoints / "checkpoint").exists():
+            again = "the same command with --resume goes on from it"
+            say(f"The last checkpoint is in '{checkpoints}': {again}.", error=True)
         raise
+    result = TrainingComparison(
+        problem.config, {run.method: [run]}, [problem.data.group if problem.data.known else None], {}
+    )
     if out is not None:
-        keep(problem, run, out)
-    show(comparison(problem, run))
+        save(out, problem, run)
+        write_report(result, out / "report.html")
+    show(result)
     if out is None:
         say("Nothing was written: add --out DIR for the models and their report.")
     else:
@@ -76,19 +85,7 @@ def need_folder(out: Path, config: Path, force: bool) -> None:
         need_room(out / name, [config], force or mine.exists(), our_page, "another folder")
 
 
-def checkpoints(config: Config, out: Path | None) -> Path | None:
-    """Where checkpoints go: a folder that is given relative to the configuration, or that of the models."""
-    return config.folder / files.local(config.run["checkpoint"]) if config.run["checkpoint"] else out
-
-
-def told(config: Config, out: Path | None) -> None:
-    """Say where an interrupted run can go on."""
-    folder = checkpoints(config, out)
-    if folder is not None and (folder / "checkpoint").exists():
-        say(f"The last checkpoint is in '{folder}': the same command with --resume goes on from it.", error=True)
-
-
-def checked(config: Config) -> None:
+def check_layout(config: Config) -> None:
     """Refuse a layout that the method does not use."""
     from coterie.methods.registry import TRAINED, trained_method
 
@@ -100,7 +97,7 @@ def checked(config: Config) -> None:
         )
 
 
-def trained(config: Config, out: Path | None, resume: bool) -> tuple[TrainingProblem, Trained]:
+def trained(config: Config, checkpoints: Path | None, resume: bool) -> tuple[TrainingProblem, Trained]:
     """Deal the rows out, choose among settings where there are several, and train."""
     from coterie.cli.progress import Progress
     from coterie.evidence.compare_trainings import pick
@@ -108,30 +105,12 @@ def trained(config: Config, out: Path | None, resume: bool) -> tuple[TrainingPro
     from coterie.runs.training import train as run
     from coterie.runs.training_problem import TrainingProblem
 
-    folder = checkpoints(config, out)
-    if folder is not None:
-        check_folder(folder, "run.checkpoint")
+    if checkpoints is not None:
+        check_folder(checkpoints, "run.checkpoint")
     problem = TrainingProblem.of(config, config.run["seeds"][0])
     watching = callbacks(config)
     setting = {} if resume else pick(problem.inside(), config.method, lambda what: [Progress(what)], config.method)
-    return problem, run(problem, config.method, setting, [Progress(config.method), *watching], folder, resume)
-
-
-def keep(problem: TrainingProblem, run: Trained, out: Path) -> None:
-    """Write models, tables and the report."""
-    from coterie.report.training_page import write_report
-    from coterie.results.trained_models import save
-
-    save(out, problem, run)
-    write_report(comparison(problem, run), out / "report.html")
-
-
-def comparison(problem: TrainingProblem, run: Trained) -> TrainingComparison:
-    """One run as a comparison of one method."""
-    from coterie.evidence.comparison import TrainingComparison
-
-    groups = [problem.data.group if problem.data.known else None]
-    return TrainingComparison(problem.config, {run.method: [run]}, groups, {})
+    return problem, run(problem, config.method, setting, [Progress(config.method), *watching], checkpoints, resume)
 
 
 def show(result: TrainingComparison) -> None:

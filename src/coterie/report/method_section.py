@@ -29,6 +29,14 @@ LARGEST, NAMES = 5, 8
 SHOWN, SHOWN_GROUPS = 1500, 100
 """Clients and groups that are named in the report, about."""
 
+CONSTANTS = {
+    "keep": "share of the bias kept",
+    "L": "smoothness, L",
+    "delta": "Hessian dissimilarity, delta",
+    "delta_at_most": "delta at most, which steps go by",
+    "prior": "prior towards the pooled model, in rows",
+    "speedup": "predicted speed-up",
+}
 AGREES = {
     "inside": "share of ties inside a {}",
     "chance": "what chance would give",
@@ -52,29 +60,26 @@ def method_section(result: FitResult) -> Section | None:
     """The section of a method that is no exact fit of a tree; None for those."""
     info = result.model.info
     if "rounds" in info:
-        return Section(
-            "Over rounds", _rounds_sentences(result), [_rounds_table(result)], [_rounds_figure(result)], leading=1
-        )
+        r = info["rounds"]
+        return Section("Over rounds", _rounds_sentences(r), [_rounds_table(r)], [_rounds_figure(result)], leading=1)
     if "collaboration" in info:
-        return Section("Over rounds", _collaboration_sentences(result), [_collaboration_table(result)], [])
+        return Section("Over rounds", *_collaboration(info["collaboration"]), [])
     if "network" in info:
         tables = [_network_table(result), *merged_tables(result)]
         return Section("The similarity network", _network_sentences(result), tables, _network_figures(result))
     return None
 
 
-def _rounds_sentences(result: FitResult) -> list[str]:
+def _rounds_sentences(r: dict[str, Any]) -> list[str]:
     """Why these parameters, and communications against what was expected."""
-    r = result.model.info["rounds"]
     chosen = [f"p0 = {words.some(r['p0'])}", f"p = {words.some(r['p'])}", f"step size {words.some(r['eta'])}"]
     chosen += [f"rho = {words.some(r['rho'])}"] if "rho" in r else []
     counts = [f"{counted} {name} ({expected} expected)" for name, counted, expected in _communications(r)]
     return [f"Over rounds with {', '.join(chosen)}: {r['why']}.", f"Communications: {words.joined(counts)}."]
 
 
-def _rounds_table(result: FitResult) -> Table:
+def _rounds_table(r: dict[str, Any]) -> Table:
     """Steps, the distance left and communications, counted beside what theory expects."""
-    r = result.model.info["rounds"]
     rows = [("steps", _mean_count(r["trace"][-1][0]), _mean_count(r["steps"]))]
     at_most = f"at most {words.number(r['promised'])}" if r["promised"] < 1.0 else "nothing promised"
     rows.append(("distance from the optimum, relative to the start's", words.number(r["gap"]), at_most))
@@ -109,11 +114,8 @@ def _communications(r: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Each kind of communication: its name, how many there were, and how many were to be expected."""
     sent = r["communications"]
     kinds = {"between": "between clusters", "within": "within each cluster", "refreshes": "to refresh the anchor"}
-    return [
-        (name, _mean_count(sent[kind]), _mean_count(sent[f"{kind}_expected"]))
-        for kind, name in kinds.items()
-        if kind in sent
-    ]
+    seen = {kind: name for kind, name in kinds.items() if kind in sent}
+    return [(name, _mean_count(sent[k]), _mean_count(sent[f"{k}_expected"])) for k, name in seen.items()]
 
 
 def _mean_count(value: float) -> str:
@@ -121,42 +123,27 @@ def _mean_count(value: float) -> str:
     return words.fixed(value, 0 if value >= 100.0 or value == round(value) else 1)
 
 
-def _collaboration_sentences(result: FitResult) -> list[str]:
-    """How many collaborate, and how."""
-    c = result.model.info["collaboration"]
+def _collaboration(c: dict[str, Any]) -> tuple[list[str], list[Table]]:
+    """How many collaborate, and how; what was chosen or given, and how far the run came."""
+    solved = c["status"] in ("exact", "not reached")  # the weighted losses were minimised at once, by no run of steps
+    count = _count_range(c["collaborators"])
     how = f"alpha = {words.some(c['alpha'])}"
-    if not _solved(c):
+    if not solved:
         how += f", step size {words.some(c['eta'])}"
     if c["corrected"]:
         how += f", beta = {words.some(c['beta'])}, {words.percent(c['keep'])} of the bias kept"
-    gain = f"; predicted speed-up {words.some(c['speedup'])}" if c["speedup"] is not None and not c["corrected"] else ""
-    return [f"{_count_range(c['collaborators'])} collaborators for each main client, {how}{gain}."]
-
-
-def _collaboration_table(result: FitResult) -> Table:
-    """What was chosen or given, and how far the run came."""
-    c = result.model.info["collaboration"]
-    made = "exchanges until solved" if _solved(c) else "steps"
-    rows = [(made, f"{c['trace'][-1][0]:,}"), ("distance left, relative to the start's", words.number(c["gap"]))]
-    names = {"alpha": "weight of collaborators, alpha"}
-    if not _solved(c):
-        names |= {"eta": "step size, eta", "beta": "weight of the newest bias, beta"}
-    names |= {"keep": "share of the bias kept", "L": "smoothness, L", "delta": "Hessian dissimilarity, delta"}
-    names |= {"delta_at_most": "delta at most, which steps go by"}
-    names |= {"prior": "prior towards the pooled model, in rows"}
-    names |= {"speedup": "predicted speed-up"}
+    elif c["speedup"] is not None:
+        how += f"; predicted speed-up {words.some(c['speedup'])}"
+    rows = [("exchanges until solved" if solved else "steps", f"{c['trace'][-1][0]:,}")]
+    rows.append(("distance left, relative to the start's", words.number(c["gap"])))
+    steps = {} if solved else {"eta": "step size, eta", "beta": "weight of the newest bias, beta"}
+    names = {"alpha": "weight of collaborators, alpha", **steps, **CONSTANTS}
     rows += [(text, words.some(c[name])) for name, text in names.items() if c.get(name) is not None]
-    rows.append(("collaborators of a main client", _count_range(c["collaborators"])))
-    note = (
-        "Steps and constants are in the metric in which the mean curvature of all rows is one. The distance is from "
-        f"{'each own optimum' if c['corrected'] and not c['keep'] else 'the optimum of the weighted losses'}."
-    )
-    return Table("Main clients and their collaborators", ("", "this run"), tuple(rows), note=note)
-
-
-def _solved(c: dict[str, Any]) -> bool:
-    """Whether the weighted losses were minimised at once, by no run of steps."""
-    return c["status"] in ("exact", "not reached")
+    rows.append(("collaborators of a main client", count))
+    goal = "each own optimum" if c["corrected"] and not c["keep"] else "the optimum of the weighted losses"
+    note = "Steps and constants are in the metric in which the mean curvature of all rows is one. The distance is from "
+    table = Table("Main clients and their collaborators", ("", "this run"), tuple(rows), note=f"{note}{goal}.")
+    return [f"{count} collaborators for each main client, {how}."], [table]
 
 
 def _count_range(value: Any) -> str:
@@ -195,16 +182,14 @@ def _groups(result: FitResult) -> tuple[dict[int, list[str]], list[str]]:
 
 
 def _listed(labels: list[str], most: int) -> str:
-    shown = labels if len(labels) <= most + 1 else [*labels[:most], f"{len(labels) - most:,} more"]
-    return words.joined(shown)
+    return words.joined(labels if len(labels) <= most + 1 else [*labels[:most], f"{len(labels) - most:,} more"])
 
 
 def merged_tables(result: FitResult) -> list[Table]:
     """A table of who became equal; none where nobody did."""
-    i = result.model.info["network"]
-    if len(set(i["groups"])) == len(i["groups"]):
-        return []
     found, alone = _groups(result)
+    if not found:
+        return []
     shown: dict[Any, list[str]] = dict(list(found.items())[:SHOWN_GROUPS]) | ({"alone": alone} if alone else {})
     rows, left = [], SHOWN
     for name, members in shown.items():
@@ -225,12 +210,11 @@ def _network_table(result: FitResult) -> Table:
     rows += [(f"{many} without ties", f"{i['isolated']:,}")] if i["isolated"] else []
     rows += [("strength of ties, λ", _lam(i["lam"])), ("norm of differences, p", f"{i['p']:g}")]
     where = ", at the optimum" if "gap" in i else ""
-    rows += [(f"groups of equal {many}{where}", f"{len(set(i['groups'])):,}")]
+    rows.append((f"groups of equal {many}{where}", f"{len(set(i['groups'])):,}"))
     if agrees := i.get("against"):
         level = words.one(result.model.levels[0].name)
-        for name, text in AGREES.items():
-            value = agrees[name]
-            rows.append((text.format(level), "–" if value is None else words.number(value)))
+        values = {text.format(level): agrees[name] for name, text in AGREES.items()}
+        rows += [(text, "–" if value is None else words.number(value)) for text, value in values.items()]
     if "gap" not in i:
         rows.append(("residual of the optimality conditions", words.number(i["kkt"])))
     else:

@@ -173,3 +173,32 @@ class Options:
         """Options of methods that learn variances."""
         own = self.cluster_variance == "own"
         return {"covariance": self.covariance, "reml": self.reml, "own": own, "residual": self.residual}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a prediction is asked for; see :meth:`coterie.results.result.FitResult.predict`."""
+
+    interval: Annotated[
+        float | None,
+        Option(
+            "Add lower and upper bounds that hold with this probability. Gaussian: of a new outcome of mean "
+            "weight; binomial and Poisson: of the mean.",
+            above=0.0,
+            below=1.0,
+            what="a probability between 0 and 1, such as 0.9",
+            metavar="SHARE",
+        ),
+    ] = None
+    type: Annotated[Literal["response", "link"], Option("Means, or linear predictors.")] = "response"
+    missing: Annotated[
+        Literal["error", "empty"],
+        Option(
+            "error, or empty: what to do with rows that have missing or infinite values, or levels never seen, in "
+            "columns that are used. Empty predictions have the reason in the column 'source'.",
+            metavar="WHAT",
+        ),
+    ] = "error"
+
+    def __post_init__(self) -> None:
+        check(self)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ from coterie.data.table import Table
 from coterie.errors import CoterieError
 from coterie.families import Family, family_named
 from coterie.numerics.arrays import Bools, Floats, Ints, pack
-from coterie.options import Option, checked
 from coterie.results.model import Model
 
 Scale = Literal["response", "link"]
@@ -131,17 +130,14 @@ class Answers:
     moved: int  # rows whose client was in another cluster when the model was fitted
 
 
-@checked
 def predict_rows(
     model: Model,
     X: Floats,
     clients: Any,
     clusters: Mapping[str, Any] | None = None,
     offset: Floats | None = None,
-    interval: Annotated[
-        float | None, Option(above=0.0, below=1.0, what="a probability between 0 and 1, such as 0.9")
-    ] = None,
-    type: Annotated[Scale, Option()] = "response",
+    interval: float | None = None,
+    type: Scale = "response",
 ) -> Answers:
     """Predict rows X (n, p) of a design matrix, in the order of ``model.terms``; (n, p - 1) where 1 is the first.
 
@@ -291,13 +287,12 @@ NOTHING = "none: "
 """How the source of a row begins that has no prediction; the reason follows."""
 
 
-@checked
 def read_rows(
     table: Table,
     design: Design | None,
     terms: tuple[str, ...],
     offset: str | None,
-    missing: Annotated[Missing, Option("What to do with rows that cannot be read.")],
+    missing: Missing,
 ) -> tuple[Floats, Floats | None, Ints, list[str]]:
     """The columns of a model, computed from a table; without a design from columns named like its terms.
 

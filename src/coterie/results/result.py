@@ -21,6 +21,7 @@ from coterie.numerics.arrays import Floats
 from coterie.relations.covariance import at_means
 from coterie.results import store
 from coterie.results.model import Model
+from coterie.results.options import Prediction
 from coterie.results.predict import Missing, Nodes, Scale, notes_of, predict_rows, read_rows, too_large
 
 if TYPE_CHECKING:
@@ -230,6 +231,7 @@ class FitResult:
         """
         import pandas as pd
 
+        asked = Prediction(interval, type, missing)
         table = Table.of(df)
         df = table.frame
         m = self.model
@@ -240,7 +242,7 @@ class FitResult:
             )
         X, offset, why, reasons = read_rows(table, self.design, m.terms, self.offset, missing)
         clusters = {v.name: df[v.name] for v in m.levels if v.name in df.columns}
-        a = predict_rows(m, X, df[m.client_name], clusters, offset, interval, type)
+        a = predict_rows(m, X, df[m.client_name], clusters, offset, asked.interval, type)
         why, reasons, endless = too_large(a, why, reasons, missing)
         source = pd.Categorical.from_codes(
             np.where(why < 0, a.level, len(a.names) + why), categories=pd.Index([*a.names, *reasons])

@@ -105,7 +105,7 @@ class Run:
             "A list, or how many from 0.", low=0, what="different seeds, or how many from 0, up to 10,000", read=seeds
         ),
     ] = (0,)
-    strict: Annotated[bool, Option("Whether a client that is broken ends the run.")] = False
+    strict: Annotated[bool, Option("Stop at the first client whose data or steps are broken.")] = False
     patience: Annotated[int, Option("Looks without an improvement that end a run; 0 for none.", low=0)] = 0
     checkpoint: Annotated[str | None, Option("Folder of checkpoints.", matters=False)] = None
     checkpoint_every: Annotated[int, Option("Rounds between two checkpoints.", low=1, matters=False)] = 10
