@@ -148,18 +148,18 @@ def watch() -> Watch:
     return Watch()
 
 
-@functools.cache
-def form(name: str) -> Form:
-    made = FORMS[name](Path(tempfile.mkdtemp(prefix="coterie-form-")).resolve())
+@pytest.fixture
+def form(name: str, tmp_path: Path) -> Form:
+    made = FORMS[name](tmp_path.resolve())
     with tempfile.TemporaryDirectory() as folder:  # what is imported when it is used is imported, and it can be used
         made.write(copy.deepcopy(made.tree), Path(folder))
         made.use(Path(folder))
     return made
 
 
-def tried(name: str, seed: int) -> str:
+def tried(made: Form, name: str, seed: int) -> str:
     """ "read", "refused", or what cannot be written so at all."""
-    made, rng = form(name), np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory(prefix="coterie-tried-") as top:
         folder = Path(top).resolve() / "form"
         folder.mkdir()
@@ -188,8 +188,10 @@ def tried(name: str, seed: int) -> str:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("many", [12, pytest.param(600, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", FORMS)
-def test_nothing_that_is_read_runs_and_what_does_not_fit_is_said_in_a_sentence(name: str, many: int) -> None:
-    told = [tried(name, seed) for seed in range(many)]
+def test_nothing_that_is_read_runs_and_what_does_not_fit_is_said_in_a_sentence(
+    form: Form, name: str, many: int
+) -> None:
+    told = [tried(form, name, seed) for seed in range(many)]
     assert told.count("unwritten") < many // 2
     assert "refused" in told or name == "log.jsonl"  # of which a line that says nothing is passed over
 

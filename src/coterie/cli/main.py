@@ -52,18 +52,10 @@ def start(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command and leave with its exit code.
+    """Run the command of this process, or of other arguments, and leave with its exit code.
 
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        By default those of the process.
-
-    Raises
-    ------
-    SystemExit
-        Always: 0; 1 for an error nobody foresaw; 2 for wrong input, said in one line; 130 when interrupted; 141 when
-        the reader of the output went away.
+    It is 0; 1 for an error nobody foresaw; 2 for wrong input, said in one line; 130 when interrupted; 141 when the
+    reader of the output went away.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a label that the terminal cannot show is no reason to stop

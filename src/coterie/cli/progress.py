@@ -16,15 +16,9 @@ RARE, LINES = 30.0, 10
 
 
 class Progress(Callback):
-    """Round, held-out score, bytes and seconds left, on the error stream.
+    """Round, held-out score, bytes and seconds left of what is trained, on the error stream.
 
-    Parameters
-    ----------
-    what : str
-        Before it: what is trained.
-    stream : text stream, optional
-    plain : bool, default True
-        Whether lines are written where nobody watches a terminal.
+    Where nobody watches a terminal, few lines are written, and none where `plain` is false.
     """
 
     def __init__(self, what: str = "", stream: TextIO | None = None, plain: bool = True) -> None:

@@ -36,6 +36,7 @@ def _page(result: FitResult) -> str:
     return page(
         "report.html",
         result=result,
+        question=f"Which model is best for every {words.one(m.client_name)}?",
         headline=words.headline(result),
         facts=facts(result),
         tiles=tiles(result) if compared else [],
@@ -48,8 +49,8 @@ def _page(result: FitResult) -> str:
         variance_table=tables.variance_table(result) if m.has_variances else None,
         coefficients=[tables.global_table(result), *([tables.cluster_table(result)] if cluster else [])],
         section=method_section(result),
-        settings=settings(result),
-        record=record(result),
+        notes=result.notes,
+        sections=[("Settings", settings(result)), ("Record", record(result))],
         one=words.one(m.client_name),
         many=words.several(m.client_name),
         group=words.one(cluster) if cluster else "",

@@ -15,21 +15,12 @@ EXACT = 300
 
 
 def spring_layout(network: Network, seed: int = 0) -> Floats:
-    """Places (n, 2) to draw the clients of a network at, the same for the same seed.
+    """Places (n, 2) to draw the clients of a network at, around 0, the farthest at distance 1; as wide as can be.
 
     They start at two eigenvectors of the network. Then ties pull by the square of their length times their weight over
     the mean weight (less where a client has more than 4 in the mean), clients push each other apart by the inverse of
     their distance (those in cells of a grid that are not neighbours as one, at their centre), and a faint pull to the
-    centre keeps components in sight.
-
-    Returns
-    -------
-    (n, 2)
-        Around 0; the farthest client lies at distance 1. The picture is as wide as it can be.
-
-    Notes
-    -----
-    An iteration costs ``O(M + n^1.5)``.
+    centre keeps components in sight. An iteration costs ``O(M + n^1.5)``.
     """
     n = network.n
     if n <= 2:

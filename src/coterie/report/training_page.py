@@ -28,6 +28,7 @@ def render(result: TrainingComparison) -> str:
     sizes += [f"{len(result.config.run['seeds'])} seeds"] if len(result.config.run["seeds"]) > 1 else []
     return page(
         "training.html",
+        question="Which method is best for these clients?" if len(result.runs) > 1 else "What was trained",
         headline=headline(result),
         facts=[result.config.data["source"], result.config.model["path"], *sizes],
         comparison=comparison_table(result),

@@ -136,50 +136,39 @@ def against(method: str, client: str) -> str:
 
 def headline(result: FitResult) -> str:
     """The answer in one sentence: which method, by how much, how many clients gain, who is hurt."""
-    client, table = result.model.client_name, result.comparison
-    clients = several(client)
-    if table.empty or result.recommended not in table.index:
-        return f"The {result.method} model of {result.formula} for {len(result.model.labels):,} {clients}."
+    client, table, best = result.model.client_name, result.comparison, result.recommended
+    if table.empty or best not in table.index:
+        return f"The {result.method} model of {result.formula} for {len(result.model.labels):,} {several(client)}."
     other = baseline(result)
-    tied = may_be_as_good(table, result.recommended) if "behind_best_low" in table else []
-    lowest = table["loss_rows"][result.recommended] <= table["loss_rows"].min()
-    claim = ("has the lowest loss" if lowest else "is recommended") if tied else "predicts best"
-    text = f"The {result.recommended} model {claim}"
-    if other in table.index and result.recommended != other:
-        gained = _gained(result, other)
-        text += f" {gained}" if gained.startswith("over all rows") else f": {gained}"
+    tied = may_be_as_good(table, best) if "behind_best_low" in table else []
+    lowest = table["loss_rows"][best] <= table["loss_rows"].min()
+    text = f"The {best} model {'predicts best' if not tied else 'has the lowest loss' if lowest else 'is recommended'}"
+    gains = result.client_gains.get(f"gain_over_{other}")
+    gains = None if gains is None or not np.isfinite(gains).any() else gains[np.isfinite(gains)]
+    if other in table.index and best != other:
+        text += _gained(result, other, None if gains is None else gains.index)
     if tied:
         text += f"; {joined(tied)} may be as good"
-    gains = _gains(result, other)
-    if gains is None or result.recommended == other:
+    if gains is None or best == other:
         return f"{text}."
     up, down = int((gains > 0).sum()), int((gains < 0).sum())
-    text += f"; {up:,} of {len(gains):,} {clients} gain"
+    text += f"; {up:,} of {len(gains):,} {several(client)} gain"
     return f"{text}, {down:,} {'loses' if down == 1 else 'lose'}." if down else f"{text} and none loses."
 
 
-def _gained(result: FitResult, other: str) -> str:
-    """What the median client gains over a baseline; where single clients are not known, what there is over rows."""
-    client, gains = result.model.client_name, result.client_gains
-    if _gains(result, other) is None:
-        losses = result.comparison["loss_rows"]
+def _gained(result: FitResult, other: str, seen: Any) -> str:
+    """What the median client of those seen gains over a baseline; where there are none, what there is over rows."""
+    client, losses = result.model.client_name, result.comparison["loss_rows"]
+    if seen is None:
         gained = less(float(losses[result.recommended]), float(losses[other]), result.loss)
-        return f"over rows {gained} than {against(other, client)}"
-    seen = gains[gains[f"gain_over_{other}"].notna()]
-    best, theirs = (seen[f"loss_{name}"].to_numpy(dtype=np.float64) for name in ("recommended", other))
+        return f": over rows {gained} than {against(other, client)}"
+    best, theirs = (
+        result.client_gains.loc[seen, f"loss_{name}"].to_numpy(dtype=np.float64) for name in ("recommended", other)
+    )
     model = "one model for all" if other == "pooled" else "a model of its own"
     ratio = median_ratio(best, theirs)
-    rows = "over all rows, but " if ratio > 1.0005 else ""  # what is best over rows need not be so for most
-    return f"{rows}the median {one(client)} has {less(ratio, 1.0, result.loss)} than with {model}"
-
-
-def _gains(result: FitResult, other: str) -> Any:
-    column = f"gain_over_{other}"
-    if result.client_gains.empty or column not in result.client_gains:
-        return None
-    gains = result.client_gains[column].to_numpy(dtype=np.float64)
-    gains = gains[np.isfinite(gains)]
-    return gains if len(gains) else None
+    rows = " over all rows, but" if ratio > 1.0005 else ":"  # what is best over rows need not be so for most
+    return f"{rows} the median {one(client)} has {less(ratio, 1.0, result.loss)} than with {model}"
 
 
 _TIED = {
