@@ -57,7 +57,7 @@ class Client:
             y = o.y[r]
             return -o.weights[r] * (y * np.log(p) + (1 - y) * np.log(1 - p)), o.weights[r] * (p - y) * x
         e = np.exp(x @ theta.reshape(-1, o.classes))
-        p, hot = e / e.sum(), np.eye(o.classes)[o.y[r]]
+        p, hot = e / e.sum(), np.eye(o.classes)[int(o.y[r])]
         g = np.outer(x, p - hot).ravel() + o.ridge * theta
         return o.weights[r] * (o.ridge * theta @ theta / 2 - np.log(p @ hot)), o.weights[r] * g
 
