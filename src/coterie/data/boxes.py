@@ -22,24 +22,11 @@ RATES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 def to_grid(boxes: npt.ArrayLike, side: int, cells: int) -> Floats:
-    """What a detector should say of each cell.
+    """What a detector should say of each cell of images: (n, 5, cells, cells) float32, from boxes (n, boxes, 5).
 
-    Parameters
-    ----------
-    boxes : (n, boxes, 5)
-    side, cells : int
-        Height and width of images, and into how many cells each is cut.
-
-    Returns
-    -------
-    (n, 5, cells, cells) float32
-        Presence of a centre, its distance (x, y) from the middle of the cell in cells, and the logarithms of width and
-        height in cells. Of several centres in a cell the largest box is kept.
-
-    Raises
-    ------
-    CoterieError
-        For centres outside the image, and boxes without width or height.
+    Of each cell, presence of a centre, its distance (x, y) from the middle of the cell in cells, and the logarithms of
+    width and height in cells. Of several centres in a cell the largest box is kept. Images have ``side`` pixels a side.
+    A CoterieError for centres outside the image, and boxes without width or height.
     """
     given = np.asarray(boxes, dtype=np.float64)
     if given.ndim != 3 or given.shape[2] != 5 or not np.isfinite(given).all():
@@ -65,28 +52,11 @@ def to_grid(boxes: npt.ArrayLike, side: int, cells: int) -> Floats:
 
 
 def from_grid(outputs: npt.ArrayLike, side: int, keep: int = 10, overlap: float = 0.3) -> F64:
-    """The likeliest boxes of a detector's answers.
+    """The likeliest boxes (n, keep, 5) of a detector's answers (n, 5, cells, cells), likeliest first.
 
-    Parameters
-    ----------
-    outputs : (n, 5, cells, cells)
-        As :func:`to_grid` has them, with logits of presence.
-    side : int
-        Height and width of images.
-    keep : int, default 10
-        Boxes an image.
-    overlap : float, default 0.3
-        Boxes that share more than this with a likelier one (intersection over union) are left out.
-
-    Returns
-    -------
-    (n, keep, 5) float64
-        Likeliest first; the first number is the probability, 0 for those left out.
-
-    Raises
-    ------
-    CoterieError
-        For answers that are not finite: the model diverged.
+    Answers are as :func:`to_grid` has them, with logits of presence; the first number of a box is its probability.
+    Boxes that share more than ``overlap`` (intersection over union) with a likelier one are left out: they have 0. A
+    CoterieError for answers that are not finite: the model diverged.
     """
     grid = np.asarray(outputs, dtype=np.float64)
     if grid.ndim != 4 or grid.shape[1] != 5 or grid.shape[2] != grid.shape[3]:

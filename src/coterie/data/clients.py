@@ -143,8 +143,8 @@ class Clients:
                 raise CoterieError(f"{what} has shape {values.shape}; X has {n:,} rows.")
         if np.any(vectors["weights"] < 0):
             raise CoterieError(f"weights has {int((vectors['weights'] < 0).sum()):,} negative values.")
-        columns = cluster_columns(clusters)
-        tree = arrange((name, coded_labels(clients, n, "clients")), [(k, coded_labels(v, n, k)) for k, v in columns])
+        above = [(k, coded_labels(v, n, k)) for k, v in cluster_columns(clusters)]
+        tree = arrange([(name, coded_labels(clients, n, "clients")), *above])
         names = tuple(terms) if terms is not None else tuple(f"x{j}" for j in range(p))
         if len(names) != p:
             raise CoterieError(f"There are {len(names)} terms for the {p} columns of X.")
@@ -210,15 +210,14 @@ class LabelTree:
         return Clients(X=X, y=y, offset=offset, weights=weights, terms=terms, order=order, ids=ids, **tree)
 
 
-def arrange(client: tuple[str, Coded], clusters: Sequence[tuple[str, Coded]]) -> LabelTree:
+def arrange(columns: Sequence[tuple[str, Coded]]) -> LabelTree:
     """Sort clients into their tree, from names and labels of the client column and of cluster columns, fine to coarse.
 
     A CoterieError if a client is in two clusters, or a cluster in two coarser ones.
     """
-    columns = [client, *clusters]
     parents = [_parents(*child, *parent) for child, parent in itertools.pairwise(columns)]
     rank, levels = _rank([(name, column.labels) for name, column in columns], parents)
-    codes = client[1].codes
+    codes = columns[0][1].codes
     if not np.array_equal(rank, np.arange(len(rank))):
         codes = rank[codes]
     counts = np.bincount(codes, minlength=len(rank)).astype(np.int64)

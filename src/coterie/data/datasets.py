@@ -34,17 +34,11 @@ class Entry:
     note: str = ""
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.name}: {self.title}",
-            f"  {self.rows:,} rows, {self.clients:,} clients",
-            f"  client   {self.client}",
-            *([f"  cluster  {', '.join(self.cluster)}"] if self.cluster else []),
-            f"  formula  {self.formula}",
-            f"  family   {self.family}",
-            f"  source   {self.source}",
-            f"  licence  {self.licence}",
-            *([f"  note     {self.note}"] if self.note else []),
-        ]
+        lines = [f"{self.name}: {self.title}", f"  {self.rows:,} rows, {self.clients:,} clients"]
+        for name in ("client", "cluster", "formula", "family", "source", "licence", "note"):
+            value = getattr(self, name)
+            text = value if isinstance(value, str) else ", ".join(value)
+            lines += [f"  {name:<9}{text}"] * bool(text)
         return "\n".join(lines)
 
 

@@ -87,6 +87,10 @@ def _check_head(file: Path, form: dict[str, Any]) -> None:
         raise CoterieError(f"The rows of '{file}' have {width} values, its first line only {len(names)} names.")
 
 
+def _opened(file: Path, mode: str, **how: Any) -> Any:
+    return (gzip.open if file.name.lower().endswith(".gz") else open)(file, mode, **how)
+
+
 def _check_quotes(file: Path, df: pd.DataFrame, sep: str) -> None:
     """Raise CoterieError for a quote that opens a cell and is closed in another row, which pandas reads as one cell."""
     import pandas as pd
@@ -94,12 +98,7 @@ def _check_quotes(file: Path, df: pd.DataFrame, sep: str) -> None:
     texts = [df.iloc[:, j] for j, dtype in enumerate(df.dtypes) if not pd.api.types.is_numeric_dtype(dtype)]
     if not any(text.astype(str).str.contains("\n", regex=False).any() for text in texts):
         return
-    packed = file.name.lower().endswith(".gz")
-    with (
-        gzip.open(file, "rt", encoding="utf-8-sig", newline="")
-        if packed
-        else file.open(encoding="utf-8-sig", newline="") as f
-    ):
+    with _opened(file, "rt", encoding="utf-8-sig", newline="") as f:
         rows = csv.reader(f, delimiter=sep, strict=True)
         start = 1
         try:
@@ -174,7 +173,7 @@ def _as_written(text: pd.Series[Any]) -> pd.Series[Any]:
 def _leading_zeros(file: Path, sep: str) -> bool:
     """Whether any cell may begin with a zero and another digit."""
     before, last = np.frombuffer(f'{sep} "\n'.encode(), dtype=np.uint8), b""
-    with gzip.open(file) if file.name.lower().endswith(".gz") else file.open("rb") as f:
+    with _opened(file, "rb") as f:
         while block := f.read(1 << 24):
             text = np.frombuffer(last + block, dtype=np.uint8)
             zero = np.flatnonzero(text[1:-1] == ord("0"))

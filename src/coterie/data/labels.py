@@ -171,9 +171,7 @@ def label_text(label: Any) -> str:
 
 
 def _texts(labels: Labels) -> Labels:
-    out = np.empty(len(labels), dtype=object)
-    out[:] = [label_text(v) for v in labels]
-    return out
+    return np.array([label_text(v) for v in labels], dtype=object)
 
 
 def label_ids(labels: Labels) -> npt.NDArray[np.uint64]:

@@ -120,10 +120,12 @@ def read_roles(
     design: Design | None,
 ) -> Parsed:
     """Each column has one role; the formula, read."""
-    table.need([client], "client")
-    table.need(levels, "cluster")
-    for role, name in roles.items():
-        table.need([name], role)
+    for role, names in {
+        "client": [client],
+        "cluster": levels,
+        **{role: [name] for role, name in roles.items()},
+    }.items():
+        table.need(names, role)
     if client in levels:
         raise CoterieError(f"Column '{client}' is both the client and a cluster column; leave it out of the clusters.")
     given = [client, *levels, *roles.values()]
@@ -188,7 +190,7 @@ def _tree(
 ) -> tuple[LabelTree, list[str]]:
     """The tree of the clients, and what to say of it; a part of a table may have one client, and levels of one."""
     if part:
-        return arrange((client, labels[client]), [(name, labels[name]) for name in levels]), []
+        return arrange(list(labels.items())), []
     if len(labels[client].labels) == 1:
         raise CoterieError(
             f"There is only one client: '{client}' is {labels[client].labels[0]!s} in every row"
@@ -203,29 +205,25 @@ def _spelling_notes(columns: Mapping[str, Coded], show: bool = True) -> list[str
 
 def informative_tree(client: str, levels: Sequence[str], labels: Mapping[str, Coded]) -> tuple[LabelTree, list[str]]:
     """The tree of the clients; levels that tell nothing are left out, and a note says so, as it does of spellings."""
-    clients = labels[client]
     notes = _spelling_notes(labels)
-    kept = []
-    for name in levels:
-        if len(labels[name].labels) == 1:
-            notes.append(
-                f"There is only one cluster: '{name}' is {labels[name].labels[0]!s} in every row. How clusters differ "
-                "cannot be learned from one, so it is left out."
-            )
-        else:
-            kept.append(name)
-    tree = arrange((client, clients), [(name, labels[name]) for name in kept])
-    finer, own = client, []
+    kept = [name for name in levels if len(labels[name].labels) > 1]
+    notes += [
+        f"There is only one cluster: '{name}' is {labels[name].labels[0]!s} in every row. How clusters differ cannot "
+        "be learned from one, so it is left out."
+        for name in levels
+        if name not in kept
+    ]
+    tree = arrange([(name, labels[name]) for name in (client, *kept)])
+    own = [client]
     for name in kept:
-        if len(labels[name].labels) == len(labels[finer].labels):
+        if len(labels[name].labels) == len(labels[own[-1]].labels):
             notes.append(
-                f"Every '{name}' holds one '{finer}', so that the two cannot be told apart; '{name}' is left out."
+                f"Every '{name}' holds one '{own[-1]}', so that the two cannot be told apart; '{name}' is left out."
             )
         else:
             own.append(name)
-            finer = name
-    if own != kept:
-        tree = arrange((client, clients), [(name, labels[name]) for name in own])
+    if len(own) <= len(kept):
+        tree = arrange([(name, labels[name]) for name in own])
     return tree, notes
 
 

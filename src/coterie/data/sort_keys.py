@@ -267,15 +267,16 @@ def _refuse_day_first(values: npt.NDArray[Any], name: str) -> None:
     for form, digits in (("%d%m%Y", 8), ("%m%d%Y", 8), ("%m%Y", 6)):
         padded = [t.zfill(digits) for t in distinct]
         first = "%Y%m%d" if digits == 8 else "%Y%m"
-        if len(distinct) > 1 and all(_is(t, form) for t in padded) and not all(_is(t, first) for t in padded):
+        if len(distinct) > 1 and _all_are(padded, form) and not _all_are(padded, first):
             raise CoterieError(
                 f"Column '{name}' has dates such as {padded[0]}, which do not sort by time: write them with the year "
                 "first, as 2026-12-31."
             )
 
 
-def _is(text: str, form: str) -> bool:
-    try:
-        return datetime.strptime(text, form).year in range(1800, 2201)
-    except ValueError:
-        return False
+def _all_are(texts: Sequence[str], form: str) -> bool:
+    """Whether these are dates of one form, of years from 1800 to 2200."""
+    import pandas as pd
+
+    stamps = pd.to_datetime(pd.Series(texts), format=form, errors="coerce")
+    return bool(stamps.dt.year.between(1800, 2200).all())

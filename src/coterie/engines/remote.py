@@ -74,7 +74,7 @@ class Participants:
         with_rows = {name: t for name, t in told.items() if len(t["ids"])}
         names = _levels(with_rows)
         columns = [(n, _column(t["levels"][j] for t in with_rows.values())) for j, n in enumerate(names)]
-        tree = arrange(("client", labels), columns)
+        tree = arrange([("client", labels), *columns])
         rank = np.empty(len(owner), np.int64)
         rank[tree.order] = np.arange(len(owner))
         sites = [rank[owner == s] for s in range(len(told))]

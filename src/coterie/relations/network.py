@@ -111,9 +111,9 @@ class Network:
         k : int
             Neighbours of a client, 1 to n - 1.
         weighted : bool, default False
-            Weights ``exp(-d_ij^2 / (s_i s_j))`` with the distance s_i of client i to its k-th neighbour [1]_, 0.01 at
-            least; otherwise 1. Identical points have weight 1, and clients with s_i = 0 the
-            mean scale.
+            Weights ``exp(-d_ij^2 / (s_i s_j))`` with the distance s_i of client i to its k-th neighbour (Zelnik-Manor,
+            Perona 2004, Self-tuning spectral clustering, NIPS), 0.01 at least; otherwise 1. Identical points have
+            weight 1, and clients with s_i = 0 the mean scale.
         mutual : bool, default False
             Tie clients only where each is near the other; some may stay isolated.
         connected : bool, default False
@@ -123,19 +123,6 @@ class Network:
             close to them: each client's neighbours are the nearest among its 8 k nearest points.
         seed : int, default 0
             Of the approximate search that is used for more than 20,000 clients in more than 5 dimensions.
-
-        Returns
-        -------
-        Network
-
-        Raises
-        ------
-        CoterieError
-            For k of n or more, or points that are not finite numbers.
-
-        References
-        ----------
-        .. [1] Zelnik-Manor, Perona (2004), Self-tuning spectral clustering, NIPS.
         """
         P = neighbours.snapped(_points(points))
         n = len(P)
