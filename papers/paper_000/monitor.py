@@ -19,7 +19,7 @@ from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
-from coterie.relations.group_layout import GroupLayout
+from coterie.relations.parameter_layout import GroupLayout
 
 STREAM = "look"
 

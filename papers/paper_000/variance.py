@@ -13,7 +13,7 @@ from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.group_models import address
 from coterie.numerics.arrays import Floats, Ints
-from coterie.relations.group_layout import GroupLayout
+from coterie.relations.parameter_layout import GroupLayout
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.paper_000 import theory

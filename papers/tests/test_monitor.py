@@ -13,7 +13,7 @@ from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
 from coterie.objectives.mixed import Mixed
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
-from coterie.relations.group_layout import GroupLayout
+from coterie.relations.parameter_layout import GroupLayout
 from papers.paper_000.monitor import by_block, gathered, monitored, observe
 from tests.methods.groups import test_group_models as modules
 from tests.methods.test_group_sgd import COUNTS, GROUP, WEIGHTS, heads, quadratics, softmax

@@ -58,13 +58,12 @@ def test_numpy_and_formulaic_agree_exactly(df, formula):
     df = df.rename(columns={"größe π": "größe"}) if "größe +" in formula else df
     design = Design.fit(df, formula)
     assert design.parsed.simple is not None
-    X, y = design.matrices(df)
+    X, y = design.matrix(df), design.read_outcome(df)
     right = formulaic.model_matrix(formula.split("~")[1].strip(), df.astype({"nullable": float}))
     assert design.terms == tuple("(Intercept)" if c == "Intercept" else c for c in right.columns)
     assert np.array_equal(X, right.to_numpy(dtype=float))
     assert np.array_equal(y, df["y"])
     assert X.flags.c_contiguous
-    assert design.intercept == ("(Intercept)" in design.terms)
 
 
 GENERAL = [
@@ -104,14 +103,13 @@ def test_json_round_trip_and_later_tables(df, formula):
     again = Design.from_json(design.to_json())
     assert again == design
     assert again.to_json() == design.to_json()
-    X, y = design.matrices(df)
+    X, y = design.matrix(df), design.read_outcome(df)
     assert X.shape == (N, len(design.terms))
     rows = np.random.default_rng(0).permutation(N)[:30]
-    Xr, yr = again.matrices(df, rows=rows)
+    Xr, yr = again.matrix(df, rows=rows), again.read_outcome(df, rows)
     assert np.array_equal(Xr, X[rows])
     assert np.array_equal(yr, y[rows])
-    few, none = again.matrices(df.iloc[rows[:2]][list(reversed(df.columns))], outcome=False)
-    assert none is None
+    few = again.matrix(df.iloc[rows[:2]][list(reversed(df.columns))])
     assert np.array_equal(few, X[rows[:2]])
 
 
@@ -133,22 +131,22 @@ def test_columns_are_formulaic_s(df, formula):
     design = Design.fit(df, f"y ~ {formula}")
     right = formulaic.model_matrix(formula, df.astype({"z": float, "f": float}))
     assert design.terms[1:] == tuple(right.columns)[1:]
-    assert design.matrices(df)[0] == pytest.approx(right.to_numpy(dtype=float), rel=1e-13, abs=1e-13)
+    assert design.matrix(df) == pytest.approx(right.to_numpy(dtype=float), rel=1e-13, abs=1e-13)
 
 
 def test_blocks_do_not_show(df, monkeypatch):
     design = Design.fit(df, "y ~ x * g + poly(z, 2)")
-    whole, _ = design.matrices(df)
+    whole = design.matrix(df)
     monkeypatch.setattr("coterie.data.design._FORMULAIC_BLOCK", 7)
-    assert np.array_equal(design.matrices(df)[0], whole)
+    assert np.array_equal(design.matrix(df), whole)
     design = Design.fit(df, "y ~ x + z")
-    whole, _ = design.matrices(df)
+    whole = design.matrix(df)
     monkeypatch.setattr("coterie.data.design._BLOCK", 7)
-    assert np.array_equal(design.matrices(df)[0], whole)
+    assert np.array_equal(design.matrix(df), whole)
 
 
 def test_small_integers_do_not_overflow(df):
-    assert Design.fit(df, "y ~ I(z**2)").matrices(df)[0][:, 1].tolist() == (df["z"].astype(float) ** 2).tolist()
+    assert Design.fit(df, "y ~ I(z**2)").matrix(df)[:, 1].tolist() == (df["z"].astype(float) ** 2).tolist()
 
 
 def test_levels_keep_the_order_of_a_category_and_drop_unused_ones(df):
@@ -159,9 +157,9 @@ def test_levels_keep_the_order_of_a_category_and_drop_unused_ones(df):
 
 def test_levels_match_by_text_so_that_integers_may_come_as_floats_or_text(df):
     design = Design.fit(df, "y ~ C(code)")
-    X, _ = design.matrices(df)
-    assert np.array_equal(design.matrices(df.astype({"code": float}))[0], X)
-    assert np.array_equal(design.matrices(df.astype({"code": str}))[0], X)
+    X = design.matrix(df)
+    assert np.array_equal(design.matrix(df.astype({"code": float})), X)
+    assert np.array_equal(design.matrix(df.astype({"code": str})), X)
 
 
 def test_rows_that_cannot_be_computed_are_nan_on_request(df):
@@ -171,32 +169,32 @@ def test_rows_that_cannot_be_computed_are_nan_on_request(df):
     other["f"] = other["f"].astype(float)
     other.loc[7, "f"] = 0.0
     design = Design.fit(df, "y ~ x * g + bs(z, df=4) + log(f)")
-    X, _ = design.matrices(other, on_unseen="nan", on_missing="nan")
+    X = design.matrix(other, on_unseen="nan", on_missing="nan")
     assert np.flatnonzero(np.isnan(X).any(axis=1)).tolist() == [3, 5, 7]
     assert np.isnan(X[[3, 5, 7]]).all()
     good = np.setdiff1d(np.arange(N), [3, 5, 7])
-    assert np.array_equal(X[good], design.matrices(df)[0][good])
+    assert np.array_equal(X[good], design.matrix(df)[good])
     with pytest.raises(CoterieError, match="levels that the fitted table did not have: 'new'"):
-        design.matrices(other, on_missing="nan")
+        design.matrix(other, on_missing="nan")
     with pytest.raises(CoterieError, match="'x' has missing values"):
-        design.matrices(other, on_unseen="nan")
+        design.matrix(other, on_unseen="nan")
     with pytest.raises(CoterieError, match=r"'log\(f\)' is not a finite number in 1 row \(data row 8\)"):
-        design.matrices(other, rows=np.array([7, 6, 1]), on_unseen="nan")
-    assert np.isfinite(design.matrices(other, rows=np.array([1, 2, 4]))[0]).all()
+        design.matrix(other, rows=np.array([7, 6, 1]), on_unseen="nan")
+    assert np.isfinite(design.matrix(other, rows=np.array([1, 2, 4]))).all()
 
 
 def test_simple_rows_that_cannot_be_computed_are_nan_on_request(df):
     other = df.copy()
     other.loc[5, "x"] = np.inf
     design = Design.fit(df, "y ~ x + z")
-    X, _ = design.matrices(other, on_missing="nan", rows=np.array([4, 5, 6]))
+    X = design.matrix(other, on_missing="nan", rows=np.array([4, 5, 6]))
     assert np.isnan(X).tolist() == [[False] * 3, [True] * 3, [False] * 3]
 
 
 def test_splines_do_not_extrapolate_silently(df):
     design = Design.fit(df, "y ~ bs(x, df=4)")
     with pytest.raises(CoterieError, match="extend beyond"):
-        design.matrices(df.assign(x=99.0))
+        design.matrix(df.assign(x=99.0))
 
 
 def test_missing_outcome_at_prediction_is_nan(df):
@@ -215,7 +213,7 @@ def test_dot_leaves_out_what_it_is_told(df):
 def test_text_that_is_mostly_numbers_is_a_category_only_where_it_is_said(df):
     other = df.assign(age=["1", "2", "3", "4+"] * (N // 4))
     with pytest.raises(CoterieError, match=r"'4\+'.*write C\(age\)"):
-        Design.fit(other, "y ~ age").matrices(other)
+        Design.fit(other, "y ~ age").matrix(other)
     assert Design.fit(other, "y ~ C(age)").levels == {"age": ("1", "2", "3", "4+")}
 
 

@@ -269,7 +269,7 @@ DESIGNS = [
 def test_bad_table_for_a_fitted_design(df, match):
     design = Design.fit(table(), "score ~ hours * level")
     with pytest.raises(CoterieError, match=match):
-        design.matrices(df, outcome=False)
+        design.matrix(df)
 
 
 def test_other_outcome_text_is_refused():
@@ -298,4 +298,4 @@ HOSTILE = [
 def test_a_formula_from_a_file_cannot_run_code(formula):
     text = Design.fit(table(), "score ~ hours").to_json().replace("score ~ hours", formula.replace('"', '\\"'))
     with pytest.raises(CoterieError):
-        Design.from_json(text).matrices(pd.DataFrame({"x": [1.0], "y": [2.0]}))
+        Design.from_json(text).matrix(pd.DataFrame({"x": [1.0], "y": [2.0]}))

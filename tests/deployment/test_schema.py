@@ -41,7 +41,7 @@ def test_a_design_has_all_levels_whatever_rows_a_site_has():
     assert design.terms == ("(Intercept)", "age", "pain[T.2]", "pain[T.3]", "pain[T.4]")
     assert design.outcome_levels == ("no", "yes")
     rows = pd.DataFrame({"pain": [3, 3], "ill": ["yes", "no"], "age": [60.0, 50.0]})
-    X, y = design.matrices(rows)
+    X, y = design.matrix(rows), design.read_outcome(rows)
     assert X.tolist() == [[1, 60, 0, 1, 0], [1, 50, 0, 1, 0]]
     assert y.tolist() == [1, 0]
 
@@ -59,7 +59,7 @@ def test_a_dot_leaves_labels_out():
 
 @pytest.mark.parametrize("term", ["scale(age)", "standardize(age)"])
 def test_scaling_takes_the_numbers_of_the_schema(term):
-    X, _ = AGREED.design(f"`a b` ~ {term}").matrices(pd.DataFrame({"age": [54.0, 63.0]}), outcome=False)
+    X = AGREED.design(f"`a b` ~ {term}").matrix(pd.DataFrame({"age": [54.0, 63.0]}))
     assert np.allclose(X, [[1, 0], [1, 1]], rtol=0, atol=1e-12)
 
 
@@ -68,8 +68,8 @@ def test_splines_take_the_range_of_the_schema():
     design = AGREED.design("`a b` ~ bs(age, df=4) + center(age)")
     grid = pd.DataFrame({"age": np.linspace(18, 110, 100), "a b": 0.0})
     other = Design.fit(grid, "`a b` ~ bs(age, df=4)")
-    ours, _ = design.matrices(grid, outcome=False)
-    theirs, _ = other.matrices(grid, outcome=False)
+    ours = design.matrix(grid)
+    theirs = other.matrix(grid)
     assert np.allclose(ours[:, 1:5], theirs[:, 1:5], rtol=0, atol=1e-12)
     assert np.allclose(ours[:, 5], grid["age"] - 54.0)
 

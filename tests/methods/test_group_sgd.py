@@ -14,7 +14,7 @@ from coterie.objectives.mean_loss import gradient
 from coterie.objectives.mixed import Mixed
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.softmax import Softmax
-from coterie.relations.group_layout import GroupLayout
+from coterie.relations.parameter_layout import GroupLayout
 from tests.messages import names
 from tests.reference import group_sgd_twin as twin
 

@@ -111,24 +111,14 @@ class Design:
         """The outcome: a column, or the expression on the left side."""
         return self.parsed.outcome
 
-    @property
-    def intercept(self) -> bool:
-        """Whether there is an intercept."""
-        return INTERCEPT in self.terms
-
     def kind(self, column: str) -> Kind:
         """How the design takes one of its columns."""
         return "category" if column in self.levels else "number"
 
-    def matrices(
-        self,
-        df: Any,
-        outcome: bool = True,
-        rows: Ints | None = None,
-        on_unseen: Choice = "error",
-        on_missing: Choice = "error",
-    ) -> tuple[Floats, Floats | None]:
-        """The design matrix (n, p), C-contiguous, and the outcome (n,) of a table, None where ``outcome`` is False.
+    def matrix(
+        self, df: Any, rows: Ints | None = None, on_unseen: Choice = "error", on_missing: Choice = "error"
+    ) -> Floats:
+        """The design matrix (n, p) of a table, C-contiguous.
 
         ``rows`` (n,) are taken in this order (None: all); other columns are ignored. Levels that the fitted table did
         not have raise, or with ``on_unseen="nan"`` fill their rows of X with NaN; ``on_missing`` says the same of
@@ -136,9 +126,9 @@ class Design:
         """
         table = Table.of(df)
         table.need(self.columns, "formula's")
-        fast = self.parsed.simple is not None and not self.levels
-        X = self._numpy(table, rows, on_missing) if fast else self._formulaic(table, rows, on_unseen, on_missing)
-        return X, self.read_outcome(table, rows) if outcome else None
+        if self.parsed.simple is not None and not self.levels:
+            return self._numpy(table, rows, on_missing)
+        return self._formulaic(table, rows, on_unseen, on_missing)
 
     def read_outcome(self, df: Any, rows: Ints | None = None) -> Floats:
         """The outcome of a table, (n,) float64; two-valued text as 0 and 1."""

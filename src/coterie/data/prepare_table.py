@@ -76,7 +76,7 @@ def prepare(
         if design is None:
             design = Design.fit(table, parsed.formula, rows=take)
             design.need_variety()
-        X, _ = design.matrices(table, outcome=False, rows=take)
+        X = design.matrix(table, rows=take)
         y = design.read_outcome(table, take)
         notes += more + check_outcome(y, family_named(family), design.outcome, rows, design.outcome_levels, part)
     weigh = np.ones(len(y)) if weights is None else table[weights].floats[rows]

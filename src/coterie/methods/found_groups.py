@@ -20,7 +20,7 @@ from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.rounds import State, ask_first_models
 from coterie.numerics.arrays import Ints
 from coterie.options import Option
-from coterie.relations.group_layout import GroupLayout
+from coterie.relations.parameter_layout import GroupLayout
 
 MOST = 8
 """Groups that are tried where their number is not given."""

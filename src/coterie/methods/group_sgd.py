@@ -23,7 +23,7 @@ from coterie.methods.local_training.client_work import Reply, Transport, epoch_s
 from coterie.methods.local_training.rounds import LocalTraining, State, first_quarantine, patterns
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
-from coterie.relations.group_layout import GroupLayout
+from coterie.relations.parameter_layout import GroupLayout
 
 
 def augmented(layout: GroupLayout, parts: list[Floats], share: Floats, own: Floats) -> Floats:

@@ -327,7 +327,7 @@ def read_rows(
 
 def _matrix(design: Design, table: Table, missing: Missing) -> Floats:
     choice: Literal["error", "nan"] = "nan" if missing == "empty" else "error"
-    return design.matrices(table, outcome=False, on_unseen=choice, on_missing=choice)[0]
+    return design.matrix(table, on_unseen=choice, on_missing=choice)
 
 
 def _columns(table: Table, terms: tuple[str, ...]) -> Floats:

@@ -11,7 +11,7 @@ from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
 from coterie.objectives.deep import Deep
 from coterie.objectives.mixed import Mixed
-from coterie.relations.group_layout import GroupLayout
+from coterie.relations.parameter_layout import GroupLayout
 
 GROUP, ROWS = np.repeat([0, 1], [3, 5]), 12
 

@@ -18,7 +18,7 @@ from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives import parameters
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.mixed import kinds
-from coterie.relations.group_layout import GroupLayout
+from coterie.relations.parameter_layout import GroupLayout
 
 
 @dataclass(frozen=True)
