@@ -41,7 +41,6 @@ from coterie.data.array_labels import (
     cluster_columns,
     coded_labels,
     column_names,
-    columns_left,
     columns_named,
     same_length,
     take_columns,
@@ -103,7 +102,8 @@ class _Hierarchical(BaseEstimator):
 
     def _fit(self, parts: Parts, y: Floats, weights: Floats | None) -> Self:
         start, every = perf_counter(), column_names(self)
-        names = columns_left(every, [*as_list(self.client_column), *as_list(self.cluster_column)])
+        labels = columns_named(every, [*as_list(self.client_column), *as_list(self.cluster_column)], "A label column")
+        names = [name for name in every if name not in labels]
         rows = self._rows(parts, y, weights, names)
         method = self.method
         shows = self.fit_intercept and family_named(self.family).overdispersion_shows

@@ -205,7 +205,8 @@ def test_missing_outcome_at_prediction_is_nan(df):
 
 
 def test_dot_leaves_out_what_it_is_told(df):
-    design = Design.fit(df[["y", "x", "z", "my var"]], "y ~ .", exclude=("z",))
+    few = df[["y", "x", "z", "my var"]]
+    design = Design.fit(few, parse("y ~ .", few.columns, exclude=("z",)).formula)
     assert design.terms == ("(Intercept)", "x", "my var")
     assert design.formula == "y ~ `x` + `my var`"
 

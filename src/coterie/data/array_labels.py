@@ -93,12 +93,6 @@ def take_columns(X: Any, client: list[Column], clusters: list[Column]) -> tuple[
     return left, taken
 
 
-def columns_left(every: Sequence[str], labels: Sequence[Column]) -> tuple[str, ...]:
-    """Names of the columns that are left when label columns are taken out."""
-    out = {c if isinstance(c, str) else every[c] for c in labels}
-    return tuple(name for name in every if name not in out)
-
-
 def columns_named(every: Sequence[str], columns: Sequence[Column], what: str) -> tuple[str, ...]:
     """Columns, given by name or position, by name."""
     for column in columns:

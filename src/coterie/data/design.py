@@ -47,14 +47,13 @@ class Design:
     state: dict[str, Any] = field(default_factory=dict)  # what center, scale, poly or bs remember of the fitted table
 
     @classmethod
-    def fit(cls, df: Any, formula: str, exclude: tuple[str, ...] = (), rows: Ints | None = None) -> Design:
+    def fit(cls, df: Any, formula: str, rows: Ints | None = None) -> Design:
         """Learn levels and stateful terms from rows of a table, which must be without faults (None: all of them).
 
-        A ``.`` in the formula leaves out the columns ``exclude``, besides the outcome. A CoterieError for a formula
-        that cannot be read or computed, and for categories with more than 1,000 levels.
+        A CoterieError for a formula that cannot be read or computed, and for categories with more than 1,000 levels.
         """
         table = Table.of(df)
-        parsed = parse(formula, table.names, exclude)
+        parsed = parse(formula, table.names)
         kinds = column_kinds(table, parsed)
         levels = {c: table[c].levels_in(rows) for c in parsed.columns if kinds[c] == "category"}
         limit_columns(parsed, levels)

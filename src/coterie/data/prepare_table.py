@@ -80,14 +80,9 @@ def prepare(
         y = design.read_outcome(table, take)
         notes += more + check_outcome(y, family_named(family), design.outcome, rows, design.outcome_levels, part)
     weigh = np.ones(len(y)) if weights is None else table[weights].floats[rows]
-    clients = tree.clients(
-        X,
-        y,
-        np.zeros(len(y)) if offset is None else table[offset].floats[rows],
-        weigh if part else relative_weights(weigh),
-        design.terms,
-        rows,
-    )
+    weigh = weigh if part else relative_weights(weigh)
+    known = np.zeros(len(y)) if offset is None else table[offset].floats[rows]
+    clients = tree.clients(X, y, known, weigh, design.terms, rows)
     relearn = partial(design.relearned, table) if design.parsed.stateful and not part else None
     return replace(clients, notes=tuple(notes), relearn=relearn), design
 

@@ -173,21 +173,19 @@ def _npz(file: Path) -> pd.DataFrame:
     with file.open("rb") as raw, np.load(raw, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     given = arrays.pop("columns", None)
-    columns: dict[str, npt.NDArray[Any]] = {}
+    columns: list[tuple[str, npt.NDArray[Any]]] = []
     for name, array in arrays.items():
-        if array.ndim == 1:
-            parts = {name: array}
-        elif array.ndim == 2:
-            own = given is not None and len(given) == array.shape[1]
-            titles = [str(v) for v in given] if own else [f"{name}_{j}" for j in range(array.shape[1])]
-            need_distinct(titles)
-            parts = dict(zip(titles, array.T, strict=True))
-        else:
+        if array.ndim not in (1, 2):
             raise CoterieError(f"The array '{name}' in '{file}' has {array.ndim} dimensions; a table has one or two.")
-        need_distinct([*columns, *parts])
-        columns |= parts
-    lengths = {name: len(values) for name, values in columns.items()}
+        if array.ndim == 1:
+            columns.append((name, array))
+            continue
+        own = given is not None and len(given) == array.shape[1]
+        titles = [str(v) for v in given] if own else [f"{name}_{j}" for j in range(array.shape[1])]
+        columns += zip(titles, array.T, strict=True)
+    need_distinct(name for name, _ in columns)
+    lengths = {name: len(values) for name, values in columns}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{k}: {v:,}" for k, v in list(lengths.items())[:4])
         raise CoterieError(f"The arrays in '{file}' do not have the same length ({shown}).")
-    return pd.DataFrame(columns)
+    return pd.DataFrame(dict(columns))

@@ -91,8 +91,7 @@ class Schema:
         from coterie.data.design import Design
         from coterie.data.formula import limit_columns, parse
 
-        out = tuple(dict.fromkeys([*exclude, *self.labels]))
-        parsed = parse(formula, self.columns, out)
+        parsed = parse(formula, self.columns, [*exclude, *self.labels])
         for name in (*parsed.outcome_columns, *parsed.columns):
             column = self.columns[name]
             if not column.kind.in_formulas:
@@ -101,7 +100,7 @@ class Schema:
                 raise CoterieError(f"The schema has no levels of '{name}': write those of all sites into it.")
         limit_columns(parsed, {n: self.columns[n].levels for n in parsed.columns if self.columns[n].levels})
         numbers = {term: self._numbers(term) for term in parsed.stateful}
-        design = Design.fit(self._rows((*parsed.outcome_columns, *parsed.columns)), parsed.formula, out)
+        design = Design.fit(self._rows((*parsed.outcome_columns, *parsed.columns)), parsed.formula)
         state = {term: _with(kept, numbers.get(term) or {}) for term, kept in design.state.items()}
         return replace(design, state=state)
 
