@@ -65,9 +65,8 @@ def stack_tasks(df: Any, main: str, auxiliary: str | Sequence[str], standardise:
         if name in table and name not in outcomes:
             raise CoterieError(f"The table has a column '{name}' already: rename it.")
     values = {name: _numbers(table[name]) for name in outcomes}
-    units = dict.fromkeys(outcomes, (0.0, 1.0))
-    if standardise:
-        units = {name: _units(name, v, values[outcomes[0]]) for name, v in values.items()}
+    first = values[outcomes[0]]
+    units = {name: _units(name, v, first) if standardise else (0.0, 1.0) for name, v in values.items()}
     rest, parts = table.frame.drop(columns=outcomes), []
     for name, v in values.items():
         known = np.flatnonzero(~np.isnan(v))

@@ -80,13 +80,9 @@ class Clients:
         level, *coarser = self.levels
         first = np.flatnonzero(np.diff(self.clusters, prepend=-1))
         last = np.append(first[1:], len(self)) - 1
-        above: dict[str, Any] = {
-            "labels": level.labels,
-            "name": level.name,
-            "clusters": level.parent,
-            "levels": tuple(coarser),
-        }
-        return replace(self, starts=self.starts[first], stops=self.stops[last], ids=label_ids(level.labels), **above)
+        above: dict[str, Any] = {"labels": level.labels, "clusters": level.parent, "levels": tuple(coarser)}
+        above |= {"name": level.name, "ids": label_ids(level.labels)}
+        return replace(self, starts=self.starts[first], stops=self.stops[last], **above)
 
     def subset(self, mask: Bools) -> Clients:
         """The same clients with the sorted rows of a mask (n,) alone; a client may be left without rows."""

@@ -50,9 +50,7 @@ def far_from_zero(terms: Sequence[str], weight: float, x: Floats, xx: Floats) ->
     mean, square = x / weight, xx / weight
     far = np.maximum(square - mean**2, 0.0) * _FAR**2 < mean**2
     far[list(terms).index(INTERCEPT)] = False
-    if not far.any():
-        return None
-    return _too_far(terms[int(np.argmax(far))], _FAR)
+    return _too_far(terms[int(np.argmax(far))], _FAR) if far.any() else None
 
 
 def _too_far(term: str, times: float) -> str:

@@ -36,10 +36,9 @@ def search(P: Floats, k: int, seed: int = 0, distance: Distance | None = None) -
     Exact by scikit-learn; approximate by nearest-neighbour descent (pynndescent) where both n and q are large. With
     another distance, the nearest by it among more that are near.
     """
-    n = len(P)
-    near = _search(P, k if distance is None else min(CANDIDATES * k, n - 1), seed)
-    i = np.repeat(np.arange(n), near.shape[1])
-    far = (lengths(P, i, near.ravel()) if distance is None else distance(i, near.ravel())).reshape(near.shape)
+    near = _search(P, k if distance is None else min(CANDIDATES * k, len(P) - 1), seed)
+    i, j = np.repeat(np.arange(len(P)), near.shape[1]), near.ravel()
+    far = (lengths(P, i, j) if distance is None else distance(i, j)).reshape(near.shape)
     order = np.argsort(far, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(near, order, axis=1), np.take_along_axis(far, order[:, -1:], axis=1)[:, 0]
 

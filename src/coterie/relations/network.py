@@ -47,16 +47,17 @@ class Network:
         if pairs.size == 0:
             pairs = np.empty((0, 2), dtype=np.int64)
         if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
-            kind = f"{pairs.dtype} of shape {pairs.shape}"
             raise CoterieError(
-                f"Edges must be pairs of clients' numbers, an integer array of shape (M, 2), not {kind}."
+                "Edges must be pairs of clients' numbers, an integer array of shape (M, 2), not "
+                f"{pairs.dtype} of shape {pairs.shape}."
             )
         pairs = pairs.astype(np.int64)
         weights = _weights(weight, len(pairs))
         unknown = np.unique(pairs[(pairs < 0) | (pairs >= n)])
         if len(unknown):
-            there = f"they are numbered from 0 to {n - 1:,}"
-            raise CoterieError(f"Edges name clients that are not there ({listed(unknown)}): {there}.")
+            raise CoterieError(
+                f"Edges name clients that are not there ({listed(unknown)}): they are numbered from 0 to {n - 1:,}."
+            )
         loops = np.unique(pairs[pairs[:, 0] == pairs[:, 1], 0])
         if len(loops):
             raise CoterieError(f"Clients {listed(loops)} have an edge to themselves: leave such edges out.")
@@ -79,15 +80,14 @@ class Network:
         matrix.sum_duplicates()
         there = matrix.data != 0.0
         i, j, weight = matrix.row[there].astype(np.int64), matrix.col[there].astype(np.int64), matrix.data[there]
-        given = _weights(weight, len(weight))
         if not symmetrise:
             gap = abs(matrix - matrix.T)
-            if gap.nnz and gap.max() > 1e-12 * given.max():
+            if gap.nnz and gap.max() > 1e-12 * abs(matrix).max():
                 raise CoterieError("The adjacency matrix is not symmetric: give (A + A') / 2, or say symmetrise=True.")
         i, j = np.minimum(i, j), np.maximum(i, j)
-        order = np.lexsort((-given, j, i))  # the heavier of two comes first
+        order = np.lexsort((-weight, j, i))  # the heavier of two comes first
         key, first = np.unique((i * matrix.shape[0] + j)[order], return_index=True)
-        return cls.of(matrix.shape[0], _pairs(key, matrix.shape[0]), given[order][first])
+        return cls.of(matrix.shape[0], _pairs(key, matrix.shape[0]), weight[order][first])
 
     @classmethod
     @checked

@@ -258,17 +258,14 @@ class GroupLayout:
         return np.repeat(self.at - before, self.length) + np.arange(int(self.length.sum()))
 
     @cached_property
-    def _bounds(self) -> Ints:
-        return np.concatenate([[0], np.cumsum(self.sizes)])
-
-    @cached_property
     def dim(self) -> int:
         """Length of the augmented model."""
         return int(self.reads.max(initial=-1)) + 1
 
     def of_group(self, g: int) -> Ints:
         """The entries (d_g,) that group g's parameters are."""
-        return self.reads[self._bounds[g] : self._bounds[g + 1]]
+        start = int(self.sizes[:g].sum())
+        return self.reads[start : start + int(self.sizes[g])]
 
     def models(self, x: Floats) -> list[Floats]:
         """The model (d_g,) of every group."""
