@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
     from coterie.deployment.config import Config
-    from coterie.deployment.folders import Operations
-    from coterie.deployment.site.preview import Leaving, Preview
+    from coterie.deployment.site.preview import Preview
 
 
 _TIMEOUT = 24 * 3600.0
@@ -136,7 +136,8 @@ def show(found: Preview) -> None:
     for item in found.leaving:
         what = f"{item.kind} {item.work}".rstrip()
         holds = "\n".join(f"{name}: {shape}" for name, shape in item.values.items())
-        grid.add_row(what, holds, f"{item.answers:,}", f"{item.bytes:,}", _rows(item))
+        covers = "" if item.covers is None else f"{item.covers:,} rows"
+        grid.add_row(what, holds, f"{item.answers:,}", f"{item.bytes:,}", covers)
     Console(width=width(), markup=False, highlight=False).print(grid)
     print()
     say("Nothing was sent. The other sites were stand-ins with this site's rows, so that counts of answers may differ.")
@@ -145,10 +146,6 @@ def show(found: Preview) -> None:
     for item in found.leaving:
         for reason in dict.fromkeys(item.refused):
             say(f"Refused: {reason}")
-
-
-def _rows(item: Leaving) -> str:
-    return "" if item.covers is None else f"{item.covers:,} rows"
 
 
 @takes(o.PROGRAM)
@@ -166,13 +163,14 @@ def run(
 ) -> None:
     """Run a program over all sites; a run that was cut short goes on where it stood if it is named again."""
     from coterie.deployment import folders
-    from coterie.deployment.coordinator.run import verified
+    from coterie.deployment.coordinator.run import verify
+    from coterie.deployment.coordinator.run_config import RunConfig
 
     run_toml = o.described(context.params)
-    home, _, engine = opened(folder)
+    home, config, engine = opened(folder)
     run_id = name or unused(home, run_toml["program"])
     with folders.begun(home, run_id, run_toml) as there:
-        verified(home, run_toml)
+        verify(home, RunConfig(**run_toml), config)
         try:
             _follow(engine, home, run_id, timeout, as_json)
         except KeyboardInterrupt:
@@ -230,7 +228,7 @@ def stop(folder: o.Either) -> None:
     say(f"Stopped what ran in {home}." if running else f"Nothing runs in {home}.")
 
 
-def opened(folder: Path, either: bool = False) -> tuple[Path, Config, Operations]:
+def opened(folder: Path, either: bool = False) -> tuple[Path, Config, Any]:
     """A coordinator's folder, or ``either`` that or a site's, its configuration, and what its engine does."""
     from coterie.deployment import folders
     from coterie.deployment.config import SITE, Config
@@ -240,7 +238,7 @@ def opened(folder: Path, either: bool = False) -> tuple[Path, Config, Operations
     return home, config, folders.engine(config.engine)
 
 
-def _stay(process: Popen[bytes], engine: Operations, home: Path, foreground: bool) -> None:
+def _stay(process: Popen[bytes], engine: Any, home: Path, foreground: bool) -> None:
     """Wait for the end of a process, or say how to end it."""
     if not foreground:
         say(f"Stop it with: coterie federation stop {shlex.quote(str(home))}")
@@ -254,13 +252,11 @@ def _stay(process: Popen[bytes], engine: Operations, home: Path, foreground: boo
 def unused(home: Path, program: str) -> str:
     """A name for a run that is not taken."""
     word = "".join(c if c.isalnum() else "-" for c in program).strip("-") or "run"
-    n = 1
-    while (home / "runs" / f"{word}-{n}").exists():
-        n += 1
-    return f"{word}-{n}"
+    names = (f"{word}-{n}" for n in count(1))
+    return next(name for name in names if not (home / "runs" / name).exists())
 
 
-def _follow(engine: Operations, home: Path, run_id: str, timeout: float, as_json: bool) -> None:
+def _follow(engine: Any, home: Path, run_id: str, timeout: float, as_json: bool) -> None:
     """Run to the end, and print a line for each exchange as it happens."""
     from threading import Event, Thread
 

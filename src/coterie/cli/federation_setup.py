@@ -85,8 +85,8 @@ def init(
         folders.init(folder, config, tables, agreed, min_group, tuple(allow or ()), rules)
     say(f"Wrote federation '{config.name}' of {len(config.sites)} sites over {config.engine} to {folder}.")
     say(f"Send each site its own folder {folder}/sites/<name> over a confidential channel; keep the rest.")
-    if secure:
-        say(secure_sum_setup.promise(config))
+    if (hidden := secure_sum_setup.settings(config)) is not None:
+        say(hidden.promise(len(config.sites)))
         say(
             "Each site makes its own identity for secure sums: coterie federation identity SITE. Its .pub file goes to "
             "all other sites."
@@ -206,7 +206,7 @@ def identity(
     config = Config.read(home)
     if not config.secure:
         raise CoterieError(f"Federation '{config.name}' has no secure sums: make it with 'init --secure'.")
-    secure_sum_setup.need(config)
+    secure_sum_setup.settings(config)
     if whole:
         homes = [folders.site(site, name) for name in config.sites]
         fingerprint = secure_sum_setup.init(config, site / folders.COORDINATOR, homes)

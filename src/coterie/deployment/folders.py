@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any
 
 from coterie import files, options
 from coterie.deployment import secure_sum_setup, toml
@@ -18,46 +18,25 @@ from coterie.deployment.schema import Schema
 from coterie.deployment.site.config import MIN_GROUP, Disclosure, Member
 from coterie.errors import CoterieError, listed, nearest
 
-if TYPE_CHECKING:
-    from subprocess import Popen
-
 COORDINATOR, SITES, RUNS = "coordinator", "sites", "runs"
 _PACKAGES = {"flower": "flwr", "nvflare": "nvflare"}
 
 
-class Operations(Protocol):
-    """What a module ``coterie.deployment.<engine>.operations`` does; folders are a coordinator's or a site's.
+def engine(name: str) -> Any:
+    """``coterie.deployment.<name>.operations``; a CoterieError names the extra where the engine is not installed.
 
-    A CoterieError says what keeps it from being done.
+    The module has functions of folders, those of a coordinator or a site but for ``init``: ``init(folder, config)``
+    writes certificates, keys and settings of a federation, and keeps what is there; ``start_coordinator(folder)``,
+    which waits until sites can connect, and ``start_site(folder)`` give a process; ``run(folder, run_id, timeout)``
+    runs ``runs/<run_id>/run.toml`` to its end, or goes on with it; ``status(folder)`` has "running", "pid" and, of
+    a coordinator, "sites" ("online" or "offline" by name) and "jobs"; ``stop(folder)`` ends all processes.
     """
-
-    def init(self, folder: Path, config: Config) -> None:
-        """Write certificates, keys and settings into a federation's folder; what is there stays, so sites can join."""
-
-    def start_coordinator(self, folder: Path) -> Popen[bytes]:
-        """Start a coordinator, unless it runs already, and wait until sites can connect."""
-
-    def start_site(self, folder: Path) -> Popen[bytes]:
-        """Start a site, unless it runs already; it connects whenever the coordinator is there."""
-
-    def run(self, folder: Path, run_id: str, timeout: float) -> None:
-        """Run ``runs/<run_id>/run.toml`` to its end, for ``timeout`` seconds at most; run again, it goes on."""
-
-    def status(self, folder: Path) -> dict[str, Any]:
-        """``running``, ``pid``; of a coordinator ``sites`` ("online" or "offline" by name) and its ``jobs``."""
-
-    def stop(self, folder: Path) -> None:
-        """End all processes of a folder; nothing happens where none runs."""
-
-
-def engine(name: str) -> Operations:
-    """``coterie.deployment.<name>.operations``; a CoterieError names the extra where the engine is not installed."""
     package = _PACKAGES[name]
     if find_spec(package) is None:
         raise CoterieError(
             f"The engine '{name}' needs {package}, which is not installed: pip install 'coterie[{name}]'."
         )
-    return cast(Operations, import_module(f"coterie.deployment.{name}.operations"))
+    return import_module(f"coterie.deployment.{name}.operations")
 
 
 def coordinator(folder: str | Path) -> Path:
@@ -113,7 +92,7 @@ def init(
         config.need_site(name)
     rules = options.of(Disclosure, disclosure or {}, "--disclosure")
     members = [Member(name, data.get(name, ""), min_group, allow, disclosure=rules) for name in config.sites]
-    secure_sum_setup.need(config)
+    secure_sum_setup.settings(config)
     _need_same(folder, config)
     for name, table in data.items():
         own = folder / SITES / name

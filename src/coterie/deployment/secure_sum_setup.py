@@ -27,12 +27,22 @@ _TITLE = "coterie public identity"
 
 
 def settings(config: Config) -> Secure | None:
-    """The settings of secure sums; None where sums are in the clear."""
+    """The settings of secure sums; None where sums are in the clear.
+
+    A CoterieError where there are fewer sites than a secure sum must have, or settings that hide nothing.
+    """
     if not config.secure:
         return None
     from coterie.engines.secure_sum import Secure
 
-    return of(Secure, config.secure, "[secure]")
+    secure = of(Secure, config.secure, "[secure]")
+    if len(config.sites) < (least := secure.least(len(config.sites))):
+        raise CoterieError(
+            f"Secure sums need {least} sites at least, and there are {len(config.sites)}: with two, each knows the "
+            "other's part."
+        )
+    secure.opening(len(config.sites))
+    return secure
 
 
 def defaults(sites: int) -> dict[str, int]:
@@ -41,25 +51,6 @@ def defaults(sites: int) -> dict[str, int]:
 
     secure = Secure()
     return {"threshold": secure.opening(sites), "min_sites": secure.least(sites)}
-
-
-def promise(config: Config) -> str:
-    """What secure sums protect from whom, for who chooses them."""
-    secure = settings(config)
-    return "" if secure is None else secure.promise(len(config.sites))
-
-
-def need(config: Config) -> None:
-    """A CoterieError where there are fewer sites than a secure sum must have, or settings that hide nothing."""
-    secure = settings(config)
-    if secure is None:
-        return
-    if len(config.sites) < (least := secure.least(len(config.sites))):
-        raise CoterieError(
-            f"Secure sums need {least} sites at least, and there are {len(config.sites)}: with two, each knows the "
-            "other's part."
-        )
-    secure.opening(len(config.sites))
 
 
 def make(folder: Path, name: str) -> Path:
@@ -134,7 +125,7 @@ def fingerprint(found: Mapping[str, bytes]) -> str:
 
 def init(config: Config, coordinator: Path, sites: Sequence[Path]) -> str:
     """What all sites do, where all their folders are on one machine, to try it out; the list's fingerprint."""
-    need(config)
+    settings(config)
     found = read([make(home, name) for name, home in zip(config.sites, sites, strict=True)])
     prints = {pin(home, config, found) for home in sites}
     return prints.pop()

@@ -71,19 +71,13 @@ def run(transport: Transport, folder: str | Path, run_id: str, expected: str | N
     log.end("finished")
 
 
-def verified(folder: str | Path, described: Mapping[str, Any]) -> None:
-    """Raise, as :func:`verify`, for what is wrong with a program that ``run.toml`` is to describe."""
-    config = Config.read(folder)
-    policy(config.policy)
-    verify(files.local(folder), RunConfig(**described), config)
-
-
 def verify(folder: Path, program: RunConfig, config: Config) -> None:
     """Raise for what a program's coordinator, whose folder it is, can know to be wrong without a row.
 
     That is: options and values that the method does not have, a formula that does not fit the schema, and a function
     that cannot be found or called with the options.
     """
+    policy(config.policy)
     if program.program == CHECK:
         return
     if "factory" not in program.task:
