@@ -206,7 +206,7 @@ def identity(
     config = Config.read(home)
     if not config.secure:
         raise CoterieError(f"Federation '{config.name}' has no secure sums: make it with 'init --secure'.")
-    secure_sum_setup.settings(config)
+    secure_sum_setup.need(config)
     if whole:
         homes = [folders.site(site, name) for name in config.sites]
         fingerprint = secure_sum_setup.init(config, site / folders.COORDINATOR, homes)

@@ -92,7 +92,7 @@ def init(
         config.need_site(name)
     rules = options.of(Disclosure, disclosure or {}, "--disclosure")
     members = [Member(name, data.get(name, ""), min_group, allow, disclosure=rules) for name in config.sites]
-    secure_sum_setup.settings(config)
+    secure_sum_setup.need(config)
     _need_same(folder, config)
     for name, table in data.items():
         own = folder / SITES / name

@@ -27,22 +27,24 @@ _TITLE = "coterie public identity"
 
 
 def settings(config: Config) -> Secure | None:
-    """The settings of secure sums; None where sums are in the clear.
-
-    A CoterieError where there are fewer sites than a secure sum must have, or settings that hide nothing.
-    """
+    """The settings of secure sums; None where sums are in the clear."""
     if not config.secure:
         return None
     from coterie.engines.secure_sum import Secure
 
-    secure = of(Secure, config.secure, "[secure]")
-    if len(config.sites) < (least := secure.least(len(config.sites))):
+    return of(Secure, config.secure, "[secure]")
+
+
+def need(config: Config) -> None:
+    """A CoterieError where there are fewer sites than a secure sum must have, or settings that hide nothing."""
+    secure, n = settings(config), len(config.sites)
+    if secure is None:
+        return
+    if n < (least := secure.least(n)):
         raise CoterieError(
-            f"Secure sums need {least} sites at least, and there are {len(config.sites)}: with two, each knows the "
-            "other's part."
+            f"Secure sums need {least} sites at least, and there are {n}: with two, each knows the other's part."
         )
-    secure.opening(len(config.sites))
-    return secure
+    secure.opening(n)
 
 
 def defaults(sites: int) -> dict[str, int]:
@@ -125,7 +127,7 @@ def fingerprint(found: Mapping[str, bytes]) -> str:
 
 def init(config: Config, coordinator: Path, sites: Sequence[Path]) -> str:
     """What all sites do, where all their folders are on one machine, to try it out; the list's fingerprint."""
-    settings(config)
+    need(config)
     found = read([make(home, name) for name, home in zip(config.sites, sites, strict=True)])
     prints = {pin(home, config, found) for home in sites}
     return prints.pop()

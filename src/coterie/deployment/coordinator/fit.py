@@ -130,11 +130,10 @@ def settled(program: RunConfig, schema: Schema, seed: int) -> tuple[dict[str, An
 
 def _strengths(clients: Clients, given: Mapping[str, Any]) -> dict[str, Any]:
     found = aligned(clients, {name: given.get(name) for name in _STRENGTHS})
-    for name, candidates in found.items():
-        if len(candidates) > 1:
-            raise CoterieError(
-                f"{name} must be one strength: the best of a grid is chosen where all rows are together."
-            )
+    if several := [name for name, candidates in found.items() if len(candidates) > 1]:
+        raise CoterieError(
+            f"{several[0]} must be one strength: the best of a grid is chosen where all rows are together."
+        )
     return {name: candidates[0] for name, candidates in found.items()}
 
 
@@ -143,17 +142,6 @@ def _clients_without_rows(fed: Remote, terms: tuple[str, ...], task: Mapping[str
     participants, none = fed.participants, np.empty(0)
     stops = np.cumsum(participants.counts)
     return Clients(
-        X=np.empty((0, len(terms))),
-        y=none,
-        offset=none,
-        weights=none,
-        starts=stops - participants.counts,
-        stops=stops,
-        terms=terms,
-        labels=participants.labels,
-        name=task.get("client") or "site",
-        ids=fed.clients.ids,
-        levels=participants.levels,
-        clusters=fed.clients.clusters,
-        order=np.empty(0, np.int64),
-    )
+        np.empty((0, len(terms))), none, none, none, stops - participants.counts, stops, terms, participants.labels,
+        task.get("client") or "site", fed.clients.ids, participants.levels, fed.clients.clusters, np.empty(0, np.int64),
+    )  # fmt: skip

@@ -80,8 +80,16 @@ def verify(folder: Path, program: RunConfig, config: Config) -> None:
     policy(config.policy)
     if program.program == CHECK:
         return
-    if "factory" not in program.task:
-        _verify_table_task(folder, program)
+    if "factory" not in (task := program.task):
+        from coterie.data.prepare_table import check_choices
+
+        check_choices(task.get("family", DEFAULT), task.get("missing", "error"))
+        if "formula" in task and (folder / SCHEMA).exists():
+            schema = Schema.read(folder / SCHEMA)
+            design_of(schema, task)
+            named = [*(task.get(role) for role in ("client", "offset", "weights")), *clusters_of(task)]
+            if lost := [name for name in named if name and name not in schema.columns]:
+                raise CoterieError(f"The schema has no column '{lost[0]}'.{nearest(lost[0], schema.columns)}")
     if program.fits:
         from coterie.deployment.coordinator.fit import settled
 
@@ -143,22 +151,6 @@ def function(folder: Path, program: RunConfig) -> Any:
             f"'{program.program}' cannot be called with the federation and these options: {problem}."
         ) from problem
     return found
-
-
-def _verify_table_task(folder: Path, program: RunConfig) -> None:
-    """What sites are asked to prepare of their tables."""
-    from coterie.data.prepare_table import check_choices
-
-    task = program.task
-    check_choices(task.get("family", DEFAULT), task.get("missing", "error"))
-    if "formula" not in task or not (folder / SCHEMA).exists():
-        return
-    schema = Schema.read(folder / SCHEMA)
-    design_of(schema, task)
-    named = [task.get(role) for role in ("client", "offset", "weights")]
-    for name in filter(None, [*named, *clusters_of(task)]):
-        if name not in schema.columns:
-            raise CoterieError(f"The schema has no column '{name}'.{nearest(name, schema.columns)}")
 
 
 def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, config: Config, log: RunLog) -> None:

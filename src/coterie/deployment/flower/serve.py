@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from coterie.deployment import toml
 from coterie.deployment.config import SITE, Config
 from coterie.deployment.flower.keys import private
 from coterie.deployment.processes import LOOPBACK, Child, free_port, tend
@@ -149,7 +150,9 @@ class Coordinator:
         try:
             address = f"https://{LOOPBACK}:{self._port}"
             self._await(address)
-            connect(self._folder, self._port)
+            link = {"address": f"{LOOPBACK}:{self._port}", "root-certificates": str(self._files / "ca.crt")}
+            known = toml.text({"superlink": {"default": "coterie", "coterie": link}})  # to Flower's command line
+            private(self._files / "home" / "config.toml", known.encode())
             register(self._folder)
             gate = Gate(address, self._files / "ca.crt", self._files / "nodes")
             self._server = server(gate, self._config.host, self._config.port, self._files / "server")
@@ -206,15 +209,6 @@ def flwr(folder: Path, *arguments: str, timeout: float = 60.0) -> dict[str, Any]
         text = " ".join(str(found.get("error-message", found)).split())
         raise CoterieError(f"Flower refused '{arguments[0]}': {text}")
     return found
-
-
-def connect(folder: Path, port: int) -> None:
-    """Tell Flower's command line where this coordinator's SuperLink is."""
-    text = (
-        '[superlink]\ndefault = "coterie"\n\n[superlink.coterie]\n'
-        f'address = "{LOOPBACK}:{port}"\nroot-certificates = {json.dumps(str(folder / FILES / "ca.crt"))}\n'
-    )
-    private(folder / FILES / "home" / "config.toml", text.encode())
 
 
 def register(folder: Path) -> None:

@@ -79,14 +79,9 @@ def provision(folder: Path, name: str, host: str, port: int, sites: Sequence[str
         _install(made[-1] / site, folder / "sites" / site / WORKSPACE, "fed_client", lambda c: _service(c, target))
     shutil.rmtree(made[-1])
     for place in (authority, *folder.glob(f"*/{WORKSPACE}*"), *folder.glob(f"sites/*/{WORKSPACE}")):
-        _close(place)
-
-
-def _close(folder: Path) -> None:
-    """Leave a folder with keys, and all in it, to its owner alone, whatever made it."""
-    for path in (folder, *folder.rglob("*")):
-        if not path.is_symlink():
-            path.chmod(path.stat().st_mode & 0o700)
+        for path in (place, *place.rglob("*")):  # keys are for their owner alone, whatever made them
+            if not path.is_symlink():
+                path.chmod(path.stat().st_mode & 0o700)
 
 
 def settle(workspace: Path) -> None:

@@ -81,7 +81,15 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         raise CoterieError("The mean weight of a run is a number above 0: use one version of coterie at all sites.")
     found = _from_table(folder, member, task, data)
     if hold is not None:
-        found = _held_out(found, hold, member.min_group)
+        from coterie.deployment.site.holdout import split_holdout
+        from coterie.evidence.splits import share
+
+        o, held = split_holdout(found.objective, found.labels, found.ids, hold)
+        found = replace(found, objective=o, parts=tuple(p.take(rows) for p in found.parts for rows in (~held, held)))
+        if (counts := found.counts) is not None:
+            tested = share(counts, found.ids, hold["fraction"], hold["seed"], hold["repeat"])
+            counts = told_counts(np.minimum(tested, counts - tested), found.clusters, member.min_group)
+            found = replace(found, counts=counts)
     if mean is not None:
         o = found.objective
         aside = {} if hold is None else {"held": replace(o.held, weights=o.held.weights / mean)}
@@ -110,20 +118,6 @@ def _from_table(folder: Path, member: Member, task: Mapping[str, Any], data: str
         return found
     part = Behind(a["row_ids"], np.asarray(a["stops"] - a["starts"]), a["labelled"], a["values"], a["cells"])
     return replace(found, counts=a["counts"], parts=(part,), width=a["width"])
-
-
-def _held_out(found: Prepared, hold: Any, min_group: int) -> Prepared:
-    """The same with the rows of a split set aside."""
-    from coterie.deployment.site.holdout import split_holdout
-    from coterie.evidence.splits import share
-
-    objective, held = split_holdout(found.objective, found.labels, found.ids, hold)
-    parts = tuple(part.take(rows) for part in found.parts for rows in (~held, held))
-    counts = found.counts
-    if counts is not None:
-        tested = share(counts, found.ids, hold["fraction"], hold["seed"], hold["repeat"])
-        counts = told_counts(np.minimum(tested, counts - tested), found.clusters, min_group)
-    return replace(found, objective=objective, parts=parts, counts=counts)
 
 
 def without_clients(task: Mapping[str, Any], note: str) -> Prepared:

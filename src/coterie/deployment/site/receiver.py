@@ -234,32 +234,27 @@ class SiteReceiver:
         found = {"name": self.member.name, "version": __version__, "clock": time.time(), "columns": None}
         if not self.member.data and self.member.allow:  # a site of objectives, without a table
             return found | {"problems": []}
-        try:
-            own, problems = self._check_table()
-        except CoterieError as problem:
-            return found | {"problems": [str(problem).rstrip(".")]}
-        if request.get("schema"):
-            problems += disagreements(Schema.of(request["schema"]), own)
-        return found | {"problems": problems, "columns": own.statement()}
-
-    def _check_table(self) -> tuple[Schema, list[str]]:
-        """The site's schema with the levels of its table, and what is wrong with the table."""
-        own = Schema.read(self.folder / SCHEMA)
-        path = self.member.table(self.folder)
         from coterie.data.table_files import read_table
         from coterie.deployment.site.table import validate_rows
 
-        least = max(self.member.min_group, self.member.disclosure.min_level) if self.member.guarded else 1
+        guarded = self.member.guarded
+        least = max(self.member.min_group, self.member.disclosure.min_level) if guarded else 1
+        try:
+            own, path = Schema.read(self.folder / SCHEMA), self.member.table(self.folder)
+        except CoterieError as problem:
+            return found | {"problems": [str(problem).rstrip(".")]}
         try:
             own, problems, rows = validate_rows(read_table(path, own.labels, own.na_values), own, least)
         except CoterieError as problem:
-            if not self.member.guarded:
-                raise
+            if not guarded:
+                return found | {"problems": [str(problem).rstrip(".")]}
             self._tell_owner([str(problem)])
-            raise CoterieError(f"Its table cannot be read: '{PROBLEM}' in the site's folder says why.") from problem
+            return found | {"problems": [f"Its table cannot be read: '{PROBLEM}' in the site's folder says why"]}
         if rows:
             self._tell_owner(rows)
-        return own, problems
+        if request.get("schema"):
+            problems += disagreements(Schema.of(request["schema"]), own)
+        return found | {"problems": problems, "columns": own.statement()}
 
     def _open(self, run: str, task: dict[str, Any], seed: int) -> dict[str, Any]:
         """Prepare a run, or say again what was prepared: who is here."""
