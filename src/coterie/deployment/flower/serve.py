@@ -67,26 +67,33 @@ def serve(kind: str, folder: Path) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    part: Coordinator | SitePart = Coordinator(folder) if kind == "coordinator" else SitePart(folder)
+    gate = Coordinator(folder) if kind == "coordinator" else None
+    children = _site(folder) if gate is None else gate.children
     try:
         # The main thread starts the children, since the kernel ends them with the thread that did.
         while not stop.wait(0.1):
-            tend(part.children, part.as_one)
-            if part.failed:
-                log.error("%s", part.failed)
+            # As one at a site: a SuperNode waits for ever for the answer to what it has given to a starter that died.
+            tend(children, as_one=gate is None)
+            if gate is not None and gate.failed:
+                log.error("%s", gate.failed)
                 raise SystemExit(1)
     finally:
-        if isinstance(part, Coordinator):
-            part.close()
-        for child in reversed(part.children):
+        if gate is not None:
+            gate.close()
+        for child in reversed(children):
             child.end()
         (files / READY).unlink(missing_ok=True)
         (files / PID).unlink(missing_ok=True)
         log.info("ended")
 
 
-def _children(folder: Path, **commands: list[str]) -> list[Child]:
-    return [Child(n, command, folder / FILES, environment(folder), _exit_reason) for n, command in commands.items()]
+def _children(folder: Path, **arguments: list[str]) -> list[Child]:
+    """Processes of the programs ``flower-<name>``, which know each other by a secret."""
+    secret = "--superexec-auth-secret-file", str(folder / FILES / "secret")
+    return [
+        Child(name, [program(f"flower-{name}"), *given, *secret], folder / FILES, environment(folder), _exit_reason)
+        for name, given in arguments.items()
+    ]
 
 
 def _exit_reason(printed: str) -> str:
@@ -95,32 +102,20 @@ def _exit_reason(printed: str) -> str:
     return " ".join(reason.splitlines()[1:3]) if found else ""
 
 
-class SitePart:
+def _site(folder: Path) -> list[Child]:
     """A site's processes: the SuperNode, and the one that starts its client processes."""
-
-    failed = ""
-    as_one = True  # a SuperNode waits for ever for the answer to what it has given to a starter that died
-
-    def __init__(self, folder: Path) -> None:
-        config, files, port = Config.read(folder), folder / FILES, free_port()
-        secret = ["--superexec-auth-secret-file", str(files / "secret")]
-        node = [
-            *(program("flower-supernode"), "--superlink", f"{config.host}:{config.port}"),
-            *("--root-certificates", str(files / "ca.crt")),
-            *("--auth-supernode-private-key", str(files / "node.key")),
-            *("--host", LOOPBACK, "--port", str(port), "--isolation", "process", *secret),
-        ]
-        starter = [
-            *(program("flower-superexec"), "--runtime-api-address", f"{LOOPBACK}:{port}", "--insecure"),
-            *("--parent-pid", str(os.getpid()), *secret),
-        ]
-        self.children = _children(folder, supernode=node, superexec=starter)
+    config, files, port = Config.read(folder), folder / FILES, str(free_port())
+    node = [
+        *("--superlink", f"{config.host}:{config.port}", "--root-certificates", str(files / "ca.crt")),
+        *("--auth-supernode-private-key", str(files / "node.key")),
+        *("--host", LOOPBACK, "--port", port, "--isolation", "process"),
+    ]
+    starter = ["--runtime-api-address", f"{LOOPBACK}:{port}", "--insecure", "--parent-pid", str(os.getpid())]
+    return _children(folder, supernode=node, superexec=starter)
 
 
 class Coordinator:
     """A coordinator's processes: the SuperLink on this machine alone, what starts programs, and the gate for sites."""
-
-    as_one = False
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._files, self._config = folder, folder / FILES, Config.read(folder)
@@ -128,17 +123,15 @@ class Coordinator:
         self._server: Any = None
         self.failed = ""
         files = self._files
-        secret = ["--superexec-auth-secret-file", str(files / "secret")]
         link = [
-            *(program("flower-superlink"), "--host", LOOPBACK, "--port", str(self._port)),
-            *("--ssl-ca-certfile", str(files / "ca.crt")),
+            *("--host", LOOPBACK, "--port", str(self._port), "--ssl-ca-certfile", str(files / "ca.crt")),
             *("--ssl-certfile", str(files / "server.crt"), "--ssl-keyfile", str(files / "server.key")),
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
-            *("--isolation", "process", *secret, "--database", str(files / "state.db")),
+            *("--isolation", "process", "--database", str(files / "state.db")),
         ]
         starter = [
-            *(program("flower-superexec"), "--runtime-api-address", f"{LOOPBACK}:{self._port}"),
-            *("--root-certificates", str(files / "ca.crt"), "--parent-pid", str(os.getpid()), *secret),
+            *("--runtime-api-address", f"{LOOPBACK}:{self._port}", "--root-certificates", str(files / "ca.crt")),
+            *("--parent-pid", str(os.getpid())),
         ]
         self.children = _children(folder, superlink=link, superexec=starter)
         threading.Thread(target=self._open, daemon=True).start()

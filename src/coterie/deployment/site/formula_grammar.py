@@ -70,20 +70,15 @@ def allowed(task: Mapping[str, Any], own: Schema, agreed: Schema, rules: Disclos
         raise CoterieError(f"Its schema is not that of the run: {'; '.join(dict.fromkeys(wrong))}.")
     if any(len(columns) > ORDER for columns in parsed.factors):
         raise CoterieError(f"An interaction has more than {ORDER} columns, the most that {RULES} allow.")
-    _outcome(parsed, agreed, task)
-    return design_of(agreed, task)
-
-
-def _outcome(parsed: Parsed, agreed: Schema, task: Mapping[str, Any]) -> None:
-    """Raise for an outcome that cannot be one of the family, by the schema."""
-    text = agreed.columns[parsed.outcome].levels if parsed.plain_outcome else ()
+    classes = agreed.columns[parsed.outcome].levels if parsed.plain_outcome else ()
     family = family_named(task["family"])
-    if text and not family.two_classes:
+    if classes and not family.two_classes:
         raise CoterieError(
             f"The outcome '{parsed.outcome}' is a category: it needs the family {names_of(lambda f: f.two_classes)}."
         )
     if not parsed.plain_outcome and not family.any_number:
         raise CoterieError(f"A computed outcome needs the family {names_of(lambda f: f.any_number)} here.")
+    return design_of(agreed, task)
 
 
 def _calls(parsed: Parsed) -> Iterator[tuple[str, ast.Call]]:

@@ -89,7 +89,20 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
     seen: dict[tuple[str, str], Leaving] = {}
 
     def noted(request: Any, reply: bytes, seconds: float, node: Node | None) -> None:
-        _note(seen, summary(request, reply, node))
+        entry = summary(request, reply, node)
+        key = str(entry["kind"]), str(entry.get("work", ""))
+        found = seen.setdefault(key, Leaving(*key))
+        if (refused := entry.get("refused") or entry.get("failed")) is not None:
+            found.refused.append(str(refused))
+            return
+        found.values = dict(entry.get("values", {}))
+        if key[0] == "open":
+            found.values = {
+                "labels of clients and clusters, rows of each client": f"{entry.get('clients', 0):,} clients"
+            }
+        found.answers += 1
+        found.bytes += int(entry["bytes"])
+        found.covers = min((n for n in (found.covers, entry.get("covers")) if n is not None), default=None)
 
     def prepared(folder: Path, here: Member, task: Mapping[str, Any], data: str) -> Prepared:
         held = objective.prepare(folder, member, task)  # without the fingerprint of the data: nothing is to be kept
@@ -134,23 +147,6 @@ def _without_stand_ins(text: str, name: str, others: Sequence[str]) -> str:
     return re.sub(
         rf"(?P<before>^|\bAt |\(|; ){other}(?:, {other})*(?=: |, | cannot take part)", r"\g<before>a stand-in", text
     )
-
-
-def _note(seen: dict[tuple[str, str], Leaving], entry: Mapping[str, Any]) -> None:
-    key = str(entry["kind"]), str(entry.get("work", ""))
-    found = seen.setdefault(key, Leaving(*key))
-    refused = entry.get("refused") or entry.get("failed")
-    if refused is not None:
-        found.refused.append(str(refused))
-        return
-    found.values = dict(entry.get("values", {}))
-    if key[0] == "open":
-        found.values = {"labels of clients and clusters, rows of each client": f"{entry.get('clients', 0):,} clients"}
-    found.answers += 1
-    found.bytes += int(entry["bytes"])
-    covers = entry.get("covers")
-    if covers is not None:
-        found.covers = covers if found.covers is None else min(found.covers, covers)
 
 
 def renamed(held: Prepared, name: str) -> Prepared:

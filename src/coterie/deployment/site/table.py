@@ -21,7 +21,7 @@ from coterie.deployment.schema import Schema, clusters_of, design_of, disagreeme
 from coterie.deployment.site.config import RULES, Member
 from coterie.deployment.site.payload import tell_owner
 from coterie.errors import CoterieError, NoRows, listed, shortened
-from coterie.families import Family, family_named
+from coterie.families import family_named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -303,21 +303,17 @@ def usable_rows(
     for name in others:
         has = own.columns[name].kind.has_value(table[name])
         without(~has, f"column '{name}' has no value (complete)")
-    for name, bad in _unfit(found, parsed.outcome, family_named(task["family"]), weights):
-        without(bad & rows, f"column '{name}' does not fit its role")
+    y, family = found.get(parsed.outcome), family_named(task["family"])
+    if y is not None and y.dtype.kind == "f":
+        unfit = ~family.possible(y) | (y > family.largest)
+        without(unfit & rows, f"column '{parsed.outcome}' does not fit its role")
+    if weights is not None:
+        without((found[weights] <= 0.0) & rows, f"column '{weights}' does not fit its role")
     for name, values in found.items():
         if values.dtype.kind == "f":  # what is left out is no reason to refuse either
             column, plain = own.columns[name], name == parsed.outcome
             found[name] = np.where(rows, values, 0.0 if plain else np.clip(0.0, column.low, column.high))
     return pd.DataFrame(found), rows, said
-
-
-def _unfit(found: dict[str, Any], outcome: str, family: Family, weights: str | None) -> list[tuple[str, Mask]]:
-    """Rows whose outcome is none of the family, and those without a weight."""
-    wrong, y = [], found.get(outcome)
-    if y is not None and y.dtype.kind == "f":
-        wrong.append((outcome, ~family.possible(y) | (y > family.largest)))
-    return wrong + ([] if weights is None else [(weights, found[weights] <= 0.0)])
 
 
 def row_ids(table: pd.DataFrame, own: Schema) -> npt.NDArray[np.uint64]:
