@@ -8,6 +8,7 @@ The public half, ``secure/<name>.pub``, goes to the other sites. Each pins the p
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,15 +75,12 @@ def read(paths: Iterable[Path]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for path in paths:
         try:
-            title, name, text = files.content(path).decode("ascii").strip().rsplit(" ", 2)
-            key = bytes.fromhex(text)
+            said = re.fullmatch(rf"{_TITLE} (\S+) ([0-9a-fA-F]{{128}})\s*".encode(), files.content(path))
         except OSError as problem:
             raise CoterieError(f"'{path}' cannot be read: {problem.strerror or problem}.") from problem
-        except ValueError:
-            title = name = ""
-            key = b""
-        if title != _TITLE or len(key) != 64:
+        if said is None:
             raise CoterieError(f"'{path}' is not the public identity of a site: ask its owner for the file again.")
+        name, key = said[1].decode(errors="replace"), bytes.fromhex(said[2].decode())
         if found.get(name, key) != key:
             raise CoterieError(f"There are two public identities of site '{name}': ask its owner which one is right.")
         found[name] = key

@@ -22,7 +22,6 @@ from coterie.deployment.config import Config
 from coterie.deployment.coordinator.run_config import digest
 from coterie.deployment.flower import keys
 from coterie.deployment.flower.serve import FILES, LOG, MARK, PID, READY, environment, flwr, nodes, program
-from coterie.deployment.site.config import Member
 from coterie.errors import CoterieError
 
 _PROJECT = """\
@@ -96,8 +95,6 @@ def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
 def start_site(folder: Path) -> subprocess.Popen[bytes]:
     """Start the site of ``folder``; it connects when the coordinator is there, again and again."""
     folder = folder.resolve()
-    name = Member.read(folder).name
-    Config.read(folder).need_site(name)
     keys.need_valid(folder / FILES / "ca.crt", "ask the coordinator for a new one")
     return _start("site", folder)
 
