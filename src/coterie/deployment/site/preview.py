@@ -82,6 +82,7 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
     """
     find_in(folder)
     member, config = Member.read(folder), Config.read(folder)
+    config.need_site(member.name)
     masked, member = bool(config.secure), member if min_group is None else replace(member, min_group=min_group)
     others = [name for name in config.sites if name != member.name][:STAND_INS]
     config = replace(config, sites=(member.name, *others), policy={}, secure={})
