@@ -93,11 +93,11 @@ def late(run_id: str, timeout: float) -> CoterieError:
     return CoterieError(f"Run '{run_id}' did not end within {timeout:g} s: run it again to go on.")
 
 
-def await_ready(process: subprocess.Popen[bytes], ready: Callable[[], bool], seconds: float) -> bool:
-    """Wait until a process is ready; False where it ends before, or takes longer than so many seconds."""
+def await_ready(process: subprocess.Popen[bytes] | None, ready: Callable[[], bool], seconds: float) -> bool:
+    """Wait until something is ready; False where its process ends before, or it takes longer than so many seconds."""
     end = time.monotonic() + seconds
     while not ready():
-        if process.poll() is not None or time.monotonic() > end:
+        if (process is not None and process.poll() is not None) or time.monotonic() > end:
             return False
         time.sleep(_TICK)
     return True
@@ -113,9 +113,7 @@ def end(found: Callable[[], Sequence[int]], patience: float, asked: int | None =
         for pid in chosen:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
-        last = time.monotonic() + patience
-        while not set(chosen).isdisjoint(found()) and time.monotonic() < last:
-            time.sleep(_TICK)
+        await_ready(None, lambda chosen=set(chosen): not chosen or chosen.isdisjoint(found()), patience)  # type: ignore[misc]
 
 
 def free_port() -> int:
@@ -135,21 +133,22 @@ def listens(host: str, port: int) -> bool:
 
 def need_free_port(port: int, patience: float = 0.0) -> None:
     """A CoterieError where another program still listens at a port of this machine after ``patience`` seconds."""
-    last = time.monotonic() + patience
-    while True:
+
+    def free() -> bool:
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("", port))
-                return
+                return True
             except PermissionError as problem:
                 raise CoterieError(f"Port {port} may not be used by you: choose one from 1024.") from problem
-        if time.monotonic() >= last:
-            raise CoterieError(
-                f"Port {port} is taken by another program: end it, or choose another port with "
-                "'coterie federation init --port'."
-            )
-        time.sleep(_TICK)
+        return False
+
+    if not await_ready(None, free, patience):
+        raise CoterieError(
+            f"Port {port} is taken by another program: end it, or choose another port with "
+            "'coterie federation init --port'."
+        )
 
 
 def end_with_parent() -> None:

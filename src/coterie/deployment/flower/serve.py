@@ -9,26 +9,31 @@ from __future__ import annotations
 import json
 import logging
 import logging.handlers
+import math
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from coterie.deployment import toml
 from coterie.deployment.config import SITE, Config
 from coterie.deployment.flower.keys import private
-from coterie.deployment.processes import LOOPBACK, Child, free_port, tend
+from coterie.deployment.processes import LOOPBACK, Child, await_ready, free_port, tend
 from coterie.errors import CoterieError
 
 FILES = "flower"
 """Folder of all that Flower needs, within a coordinator's or a site's."""
 READY, PID, LOG, MARK = "ready.json", "pid", "log.txt", "flower.json"
 """A coordinator that is ready, a process, its log; and, in a run's folder, how far Flower's part of it is."""
+_START = 60.0  # seconds for a SuperLink to come up
 log = logging.getLogger("coterie.flower")
 
 
@@ -142,14 +147,15 @@ class Coordinator:
 
         try:
             address = f"https://{LOOPBACK}:{self._port}"
-            self._await(address)
+            if not await_ready(None, partial(self._healthy, address), _START):
+                raise CoterieError("The SuperLink does not come up: see superlink.txt.")
             link = {"address": f"{LOOPBACK}:{self._port}", "root-certificates": str(self._files / "ca.crt")}
             known = toml.text({"superlink": {"default": "coterie", "coterie": link}})  # to Flower's command line
             private(self._files / "home" / "config.toml", known.encode())
             register(self._folder)
             gate = Gate(address, self._files / "ca.crt", self._files / "nodes")
             self._server = server(gate, self._config.host, self._config.port, self._files / "server")
-            threading.Thread(target=self._await_gate, daemon=True).start()
+            threading.Thread(target=self._say_ready, daemon=True).start()
             self._server.run()
             self.failed = f"the gate at {self._config.host}:{self._config.port} ended"
         except SystemExit:
@@ -157,26 +163,16 @@ class Coordinator:
         except Exception as problem:
             self.failed = f"{problem}"
 
-    def _await(self, address: str) -> None:
-        import ssl
-        import urllib.request
-
+    def _healthy(self, address: str) -> bool:
         context = ssl.create_default_context(cafile=str(self._files / "ca.crt"))
-        end = time.monotonic() + 60.0
-        while True:
-            try:
-                with urllib.request.urlopen(f"{address}/health", timeout=5.0, context=context):  # noqa: S310 (https)
-                    return
-            except OSError as problem:
-                if time.monotonic() > end:
-                    raise CoterieError(f"The SuperLink does not come up ({problem}): see superlink.txt.") from problem
-            time.sleep(0.2)
+        with suppress(OSError), urlopen(f"{address}/health", timeout=5.0, context=context):  # noqa: S310 (https)
+            return True
+        return False
 
-    def _await_gate(self) -> None:
-        while not self._server.started:
-            time.sleep(0.05)
-        ready = {"pid": os.getpid(), "port": self._port}
-        private(self._files / READY, json.dumps(ready).encode())
+    def _say_ready(self) -> None:
+        """When the gate is open."""
+        await_ready(None, lambda: self._server.started, math.inf)
+        private(self._files / READY, json.dumps({"pid": os.getpid(), "port": self._port}).encode())
         log.info("sites are served at %s:%d", self._config.host, self._config.port)
 
     def close(self) -> None:
