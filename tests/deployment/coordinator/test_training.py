@@ -61,7 +61,11 @@ def in_process():
     counts = np.concatenate([o.stops - o.starts for o, _ in made])
     stops = np.cumsum(counts)
     objective = Softmax.of(
-        np.vstack([o.X for o, _ in made]), np.concatenate([o.y for o, _ in made]), stops - counts, stops, classes=3
+        np.vstack([o.X for o, _ in made]),
+        np.concatenate([o.y for o, _ in made]).astype(np.int64),
+        stops - counts,
+        stops,
+        classes=3,
     )
     ids = label_ids(np.array([label for _, labels in made for label in labels], dtype=object))
     fed = InProcess(objective, ids=ids, seed=5)
