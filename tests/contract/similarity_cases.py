@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.methods.network.transport import Transport
+from coterie.methods.network.transport import GradientExchange
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
@@ -46,7 +46,7 @@ def network_run(
         p=p,
         phases=phases,
         gap=1e-12,
-        transport=Transport(**transport),
+        transport=GradientExchange(**transport),
     )
     yield from method.run(fed, range(1, steps + 1), state or None)
 

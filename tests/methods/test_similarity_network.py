@@ -11,7 +11,7 @@ from coterie.errors import CoterieError
 from coterie.methods.network.fit import step_sizes
 from coterie.methods.network.objective import NetworkObjective
 from coterie.methods.network.optimum import optimum
-from coterie.methods.network.transport import Transport
+from coterie.methods.network.transport import GradientExchange
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.objectives.glm import GLM
 from coterie.relations.network import Network
@@ -101,11 +101,11 @@ def test_as_printed_with_one_step_size_for_both():
 @pytest.mark.parametrize(
     "transport",
     [
-        Transport(up="float16", feedback="ef", down="float16"),
-        Transport(up="qsgd:4", down="float32"),
-        Transport(up="tv:2", feedback="ef", order="magnitude"),
-        Transport(up="sign", feedback="ef21", order="last-update", down="float16"),
-        Transport(up="topk:0.34", feedback="ef21"),
+        GradientExchange(up="float16", feedback="ef", down="float16"),
+        GradientExchange(up="qsgd:4", down="float32"),
+        GradientExchange(up="tv:2", feedback="ef", order="magnitude"),
+        GradientExchange(up="sign", feedback="ef21", order="last-update", down="float16"),
+        GradientExchange(up="topk:0.34", feedback="ef21"),
     ],
     ids=lambda transport: f"{transport.up}-{transport.feedback}",
 )
@@ -126,7 +126,7 @@ def test_rows_and_clients_that_are_drawn_end_near_it_with_decreasing_steps():
     fed = federation(clients())
     size = step_sizes(fed, MIXED, np.ones(3))
     eta, own = (lambda t, s=s: s / (1 + 0.02 * t) for s in size[:2])
-    transport = Transport(batch=8, participation=0.7)
+    transport = GradientExchange(batch=8, participation=0.7)
     assert gap(fed, MIXED, 2, run(fed, 1000, eta=eta, own=own, transport=transport)) < 0.01
 
 
@@ -151,7 +151,7 @@ def broken_at(*which: int) -> GLM:
 
 
 def test_clients_with_nan_are_quarantined_also_where_they_take_part_alone():
-    state = run(federation(broken_at(2, 7)), 300, transport=Transport(participation=0.1, seed=3))
+    state = run(federation(broken_at(2, 7)), 300, transport=GradientExchange(participation=0.1, seed=3))
     assert state["status"] == "running" and np.flatnonzero(state["quarantined"]).tolist() == [2, 7]
 
 
@@ -169,7 +169,7 @@ def test_lost_replies_change_nothing_in_the_end():
         sites=4,
         faults=Faults(reply=0.2, seed=1),
     )
-    transport = Transport(up="float16", feedback="ef21", down="float32")
+    transport = GradientExchange(up="float16", feedback="ef21", down="float32")
     *_, state = method(federation(objective), transport=transport).run(lossy, [200])
     assert abs(gap(federation(objective), MIXED, 2, state)) < 1e-3
 
@@ -207,7 +207,7 @@ def test_parameters_that_cannot_be(change, says):
 )
 def test_links_that_cannot_be(change, says):
     with pytest.raises(CoterieError, match=says):
-        Transport(**change)
+        GradientExchange(**change)
 
 
 def test_a_network_or_layout_of_others_is_refused():

@@ -15,7 +15,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods.network.options import Norm
-from coterie.methods.network.transport import FAR, Transport
+from coterie.methods.network.transport import FAR, GradientExchange
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.arrays import Floats
 from coterie.numerics.network.prox import Proximal, network_prox
@@ -47,7 +47,9 @@ class SimilarityNetwork(Stepwise):
     held: Annotated[Any, Option("Curvature by which z_n is held at 0.", low=0.0, each="client")] = 0.0
     unit: Annotated[Any, Option("Clients hold ``unit * (M x + N z_n)``.", above=0.0, each="parameter")] = 1.0
     gap: Annotated[float, Option("Relative duality gap of the proximal step.", above=0.0, high=1.0)] = 1e-8
-    transport: Annotated[Transport, Option("How gradients and models travel.")] = field(default_factory=Transport)
+    transport: Annotated[GradientExchange, Option("How gradients and models travel.")] = field(
+        default_factory=GradientExchange
+    )
 
     def __post_init__(self) -> None:
         check(self)

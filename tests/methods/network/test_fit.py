@@ -9,7 +9,7 @@ from coterie.families import family_named
 from coterie.methods.network.fit import step_sizes
 from coterie.methods.network.objective import Prior
 from coterie.methods.network.optimum import optimum
-from coterie.methods.network.transport import Transport
+from coterie.methods.network.transport import GradientExchange
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.numerics.network.prox import network_prox
 from coterie.objectives.glm import GLM
@@ -43,11 +43,11 @@ def method(**options) -> SimilarityNetwork:
 
 @pytest.mark.parametrize("participation", [0.3, 0.7])
 def test_gradients_of_those_who_take_part_add_up_to_that_of_all_on_average(participation):
-    fed, transport, theta = federation(), Transport(participation=participation), np.zeros((N, 2))
+    fed, transport, theta = federation(), GradientExchange(participation=participation), np.zeros((N, 2))
     state = transport.init(fed, 2) | {"t": 0}
     received = [transport.exchange(fed, state | {"t": t}, theta) for t in range(3000)]
     each = np.array([h.share[:, None] * h.g for h in received])
-    whole = Transport().exchange(fed, Transport().init(fed, 2) | {"t": 0}, theta)
+    whole = GradientExchange().exchange(fed, GradientExchange().init(fed, 2) | {"t": 0}, theta)
     off = each.mean(axis=0) - whole.share[:, None] * whole.g
     assert np.all(np.abs(off) < 4.0 * each.std(axis=0) / len(each) ** 0.5)
     assert any(not h.share.any() and not h.unanswered for h in received) or participation > 0.5
@@ -58,7 +58,7 @@ def test_steps_are_stable_however_seldom_clients_take_part(feedback):
     fed = federation()
     size = step_sizes(fed, LAYOUT, np.ones(2), participation=0.05)
     assert size.eta == pytest.approx(0.05 * step_sizes(fed, LAYOUT, np.ones(2)).eta)
-    transport = Transport(participation=0.05, feedback=feedback, up="float32")
+    transport = GradientExchange(participation=0.05, feedback=feedback, up="float32")
     run = method(eta=size.eta, own=size.own, transport=transport).run(fed, range(20, 1000, 20))
     assert max(np.abs(state["Z"]).max() for state in run) < 8.0
 
@@ -97,7 +97,9 @@ def test_steps_of_one_row_each_are_shorter_and_stable(layout):
     fed = federation()
     whole, one = step_sizes(fed, layout, np.ones(2)), step_sizes(fed, layout, np.ones(2), batch=1)
     assert np.all(one.own < whole.own) and (one.eta < whole.eta or not layout.d1)
-    m = SimilarityNetwork(network=PATH, layout=layout, lam=0.01, eta=one.eta, own=one.own, transport=Transport(batch=1))
+    m = SimilarityNetwork(
+        network=PATH, layout=layout, lam=0.01, eta=one.eta, own=one.own, transport=GradientExchange(batch=1)
+    )
     assert max(np.abs(state["Z"]).max() for state in m.run(fed, range(10, 500, 10))) < 8.0
 
 

@@ -1,4 +1,4 @@
-"""SimilarityNetwork, Transport, Layout and Network with input that is wrong or extreme."""
+"""SimilarityNetwork, GradientExchange, Layout and Network with input that is wrong or extreme."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.ifca import IFCA
-from coterie.methods.network.transport import Transport
+from coterie.methods.network.transport import GradientExchange
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.network import Network
@@ -72,7 +72,7 @@ def test_a_method_says_what_is_wrong(change, says):
 )
 def test_a_link_says_what_is_wrong(change, says):
     with pytest.raises(CoterieError, match=says):
-        Transport(**change)
+        GradientExchange(**change)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "x", None])
@@ -85,7 +85,7 @@ def test_seeds_of_its_rivals_are_whole_numbers(seed):
 @pytest.mark.parametrize("feedback", ["none", "ef", "ef21"])
 @pytest.mark.parametrize("d", [1, 2])
 def test_gradients_of_zeros_and_short_ones_travel(codec, feedback, d):
-    transport, own = Transport(up=codec, down=codec, feedback=feedback), Layout.of([f"a{j}" for j in range(d)])
+    transport, own = GradientExchange(up=codec, down=codec, feedback=feedback), Layout.of([f"a{j}" for j in range(d)])
     still = run(np.zeros((6, d)), layout=own, transport=transport)
     assert still["status"] == "running" and not still["Z"].any()
     moved = run(POINTS[:, :d], layout=own, transport=transport, steps=5)
@@ -96,7 +96,7 @@ def test_gradients_of_zeros_and_short_ones_travel(codec, feedback, d):
 def test_a_client_without_a_gradient_is_left_out_of_the_run(value):
     points = POINTS.copy()
     points[2] = value
-    state = run(points, transport=Transport(up="tv:4", feedback="ef"))
+    state = run(points, transport=GradientExchange(up="tv:4", feedback="ef"))
     assert state["status"] == "running" and np.flatnonzero(state["quarantined"]).tolist() == [2]
     assert np.isfinite(state["x"]).all() and np.isfinite(state["Z"]).all()
     assert run(np.full((6, 3), value))["status"] == "ended by step 1: every client is quarantined"

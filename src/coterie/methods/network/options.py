@@ -12,7 +12,7 @@ from coterie.codecs import DEFAULT, DEFAULT_FEEDBACK, DEFAULT_ORDER, by_name, co
 from coterie.codecs.feedback import FEEDBACKS, ORDERS
 from coterie.errors import CoterieError
 from coterie.methods.network.similarity import Similarity
-from coterie.methods.network.transport import Transport
+from coterie.methods.network.transport import GradientExchange
 from coterie.options import Option, check, declared, need_names, of
 
 HELD_OUT: Final = "held-out"
@@ -129,7 +129,7 @@ class Run:
         return USUAL if self.steps is None else int(self.steps)
 
     @property
-    def transport(self) -> Transport:
+    def transport(self) -> GradientExchange:
         """How updates and models travel."""
         up = (self.codec or "none") if self.bytes_per_update is None else f"tv:bytes={self.bytes_per_update}"
         up = DEFAULT if up == "auto" else up
@@ -141,7 +141,7 @@ class Run:
         if feedback == "auto":
             feedback = "none" if up == "none" or by_name(up).unbiased else DEFAULT_FEEDBACK
         taking: dict[str, Any] = {"participation": float(self.participation), "seed": int(self.seed)}
-        return Transport(up, down, feedback, order, batch=int(self.batch), **taking)
+        return GradientExchange(up, down, feedback, order, batch=int(self.batch), **taking)
 
     def step(self, t: int) -> float:
         """The step at t, relative to the first: constant, or ``1 / (1 + 10 t / T)``."""

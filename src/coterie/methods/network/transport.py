@@ -39,7 +39,7 @@ class Received:
 
 
 @dataclass(frozen=True)
-class Transport(Compression):
+class GradientExchange(Compression):
     """What is sent, and how: the codecs, the rows of a gradient, and who takes part.
 
     A client that takes part counts ``1 / participation`` times, so that sums of gradients are unbiased, and steps must
