@@ -101,16 +101,12 @@ class Fitting:
             fitted = replace(fitted, info=fitted.info | {"strengths": numbers})
         return fitted, ledger
 
-    @property
-    def sums(self) -> bool:
-        """Whether a method takes part that sums the columns as they are."""
-        method = self.options.method
-        return self.options.network is not None or (method != "auto" and not FITTED[method].turns)
-
     def problem(self) -> tuple[GroupedProblem, list[str]]:
         """Which terms are personal; and those that are shared because no client varies in them."""
         clients, options = self.clients, self.options
-        if (trouble := collinear(clients, self.sums)) is not None:
+        asked_for = FITTED.get(options.method)
+        sums = options.network is not None or (asked_for is not None and not asked_for.turns)  # columns as they are
+        if (trouble := collinear(clients, sums)) is not None:
             raise CoterieError(trouble)
         single = clients.single_rows
         if single and options.residual == "by-client":
