@@ -140,8 +140,8 @@ def fit(
     clients, design = prepare(table, formula, client, cluster, family, offset, weights, missing)  # type: ignore[arg-type]
     order, groups = _column(table, order_by, clients), _column(table, split_by, clients)
     if order is not None and options.splits:
-        order, note = sort_keys(order, str(order_by))
-        clients = replace(clients, notes=(*clients.notes, *([] if note is None else [note])))
+        order, notes = _ordered(clients, order, str(order_by))
+        clients = replace(clients, notes=(*clients.notes, *notes))
     if split_by is not None and options.splits:
         need_groups(clients, groups, split_by)
     left_out = LeftOut.of(clients, {name: table[name].series for name in cluster})
@@ -165,6 +165,19 @@ def compare(
     if options.get("splits", 5) == 0:
         raise CoterieError("A comparison needs at least one split.")
     return fit(df, formula, client, cluster, **options).comparison
+
+
+def _ordered(clients: Clients, values: Any, name: str) -> tuple[Any, list[str]]:
+    """What rows are sorted by (n,), and what to say of it."""
+    order, note = sort_keys(values, name)
+    notes = [] if note is None else [note]
+    least, most = (f.reduceat(order, clients.starts) for f in (np.minimum, np.maximum))
+    if still := int(((least == most) & (clients.counts > 1)).sum()):
+        notes.append(
+            f"All rows of {still:,} of {len(clients):,} clients ({clients.name}) have the same '{name}': those held "
+            "out are the last in the table."
+        )
+    return order, notes
 
 
 def _column(table: Table, name: str | None, clients: Clients) -> Any:

@@ -306,6 +306,9 @@ def test_order_by_ties():
     _, two = fit(table(day=days * 6), "--order-by", "day")
     assert one.client_gains["test_rows"].between(2, 3).all()
     assert two.client_gains["test_rows"].between(2, 3).all()
+    ran, _ = fit(table(day=np.arange(N) < 10), "--order-by", "day")
+    assert "the same 'day': those held out" in ran.out
+    assert "All rows of" not in fit(table(day=np.arange(N)), "--order-by", "day")[0].out
 
 
 def test_rows_left_out_on_request_are_counted():

@@ -146,6 +146,19 @@ def test_a_client_keeps_its_model_in_another_cluster_and_the_table_says_so() -> 
     assert world.result.predict(world.table).attrs["notes"] == []
 
 
+def test_clusters_of_a_stranger_that_do_not_belong_together_are_told_too() -> None:
+    world = factory.world(clients=20, levels=(4, 2))
+    coarse = world.result.model.levels[1].name
+    strangers = world.table.assign(school="never seen")
+    assert world.result.predict(strangers).attrs["notes"] == []
+    moved = strangers.assign(**{coarse: world.result.model.levels[1].labels[0]})
+    got = world.result.predict(moved)
+    np.testing.assert_array_equal(got["prediction"], world.result.predict(strangers)["prediction"])
+    (note,) = got.attrs["notes"]
+    elsewhere = int((world.table[coarse] != moved[coarse]).sum())
+    assert note.startswith(f"{elsewhere} rows are of a school or cluster that was in another cluster")
+
+
 def test_a_method_without_variances_admits_that_it_cannot_say_how_far_strangers_stray() -> None:
     world = factory.world()
     zero = np.zeros((1, 2, 2))

@@ -78,7 +78,7 @@ class Nodes:
         """The level (n,) and the place in it (n,) that answers each row, of labels (n,), those of clusters by level.
 
         A level whose nodes all equal their parents answers nothing: its parents do. The number is that of rows whose
-        client was in another cluster when the model was fitted; the client's own model answers them.
+        client, or cluster, was in another cluster when the model was fitted; its own model answers them.
         """
         place = find_labels(self.model.labels, clients)
         level = np.where(place >= 0, 0, len(self.names) - 1)
@@ -87,9 +87,9 @@ class Nodes:
         for at, known in enumerate(self.levels, start=1):
             if known.name in clusters:
                 found = find_labels(known.labels, clusters[known.name])
-                moved |= (level == 0) & (found >= 0) & (found != above)
+                moved |= (above >= 0) & (found >= 0) & (found != above)
                 use = (level > at) & (found >= 0)
-                level[use], place[use] = at, found[use]
+                level[use], place[use], above[use] = at, found[use], found[use]
             above = np.where(above >= 0, self.parents[at][above], -1)
         place[level == len(self.names) - 1] = 0
         for at, parent in enumerate(self.parents):
@@ -211,8 +211,8 @@ def notes_of(model: Model, clients: Any, clusters: Mapping[str, Any], answers: A
     if moved:
         rows = "1 row is" if moved == 1 else f"{moved:,} rows are"
         notes.append(
-            f"{rows} of a {model.client_name} that was in another cluster when the model was fitted; "
-            "its own model answered."
+            f"{rows} of a {model.client_name}{' or cluster' * (len(model.levels) > 1)} that was in another cluster "
+            "when the model was fitted; its own model answered."
         )
     if silent:
         notes.append(
