@@ -24,8 +24,8 @@ EDGE = [[0, 1]]
         (lambda: network_prox([[1.0], [2.0]], EDGE, 1.0, metric="unit"), "metric must be numbers"),
         (lambda: network_prox([[1e200], [2.0]], EDGE, 1.0), "Row 0 of V"),
         (lambda: network_prox([[1.0], [np.nan]], EDGE, 1.0), "Row 1 of V"),
-        (lambda: network_prox([[1.0], [2.0]], EDGE, 1.0, gap=np.nan), "gap must be 0 or more"),
-        (lambda: network_prox([[1.0], [2.0]], EDGE, 1.0, iterations=0), "iterations 1 or more"),
+        (lambda: network_prox([[1.0], [2.0]], EDGE, 1.0, gap=np.nan), "gap must be a number from 0"),
+        (lambda: network_prox([[1.0], [2.0]], EDGE, 1.0, iterations=0), "iterations must be a whole number from 1"),
         (lambda: by_name("float32").encode([["a"]], [0], 0), "must be numbers"),
     ],
 )

@@ -36,22 +36,10 @@ def starts(seed: int, stream: str, ids: npt.ArrayLike) -> U64:
 
 
 def keys(seed: int, stream: str, ids: npt.ArrayLike, step: npt.ArrayLike = 0) -> U64:
-    """64-bit keys, one for each client.
+    """64-bit keys (m,), one for each client, of ids (m,) that are 64-bit hashes of labels.
 
-    Parameters
-    ----------
-    seed : int
-        The run's seed.
-    stream : str
-        What the numbers are for ("split", "coins", ...); other streams are independent.
-    ids : (m,) uint64
-        Client ids (64-bit hashes of labels).
-    step : int or (m,) int
-        The method's own step number.
-
-    Returns
-    -------
-    (m,) uint64
+    ``stream`` says what the numbers are for ("split", "coins", ...); other streams are independent. ``step``, one for
+    all or (m,), is the method's own step number.
     """
     with np.errstate(over="ignore"):
         h = _mix(starts(seed, stream, ids) + np.asarray(step).astype(np.uint64) * GOLDEN)

@@ -16,25 +16,9 @@ def diagonal_simplex_qp(d: npt.ArrayLike, q: npt.ArrayLike, starts: npt.ArrayLik
     """Minimise ``sum_k d_k tau_k^2 + q_k tau_k`` over the simplex, for many problems at once, exactly.
 
     Water filling: where ``tau_k > 0`` all marginal costs ``2 d_k tau_k + q_k`` are equal, elsewhere they are not
-    smaller. Costs O(N log N) for a problem with N weights.
-
-    Parameters
-    ----------
-    d : (P,)
-        Not negative. Weights with ``d_k = 0`` take all that is left at the smallest of their q_k; equal ones share it.
-    q : (P,)
-    starts : (M + 1,) int
-        Problem i has the entries from ``starts[i]`` to ``starts[i + 1]``; it may have none.
-
-    Returns
-    -------
-    (P,)
-        tau.
-
-    Raises
-    ------
-    CoterieError
-        For numbers that are not finite, or a negative d.
+    smaller. Costs O(N log N) for a problem with N weights. Problem i has the entries from ``starts[i]`` to
+    ``starts[i + 1]`` of d, q and tau (P,), and may have none. Weights with ``d_k = 0`` take all that is left at the
+    smallest of their q_k; equal ones share it. A CoterieError for numbers that are not finite, or a negative d.
     """
     d, q = np.broadcast_arrays(np.asarray(d, dtype=np.float64), np.asarray(q, dtype=np.float64))
     starts = np.asarray(starts, dtype=np.int64)
@@ -142,25 +126,10 @@ def mixture_weights(
     """Minimise ``|sum omega_k a_k|^2 + sum omega_k^2 v_k`` over the simplex, for every main client.
 
     By steps between the two weights that violate the optimality conditions most, compiled: the programs are small, and
-    there may be many.
-
-    Parameters
-    ----------
-    own (M, d), own_noise (M,)
-        a and v of main clients.
-    others (P, d), noise (P,)
-        Of their candidates.
-    of : (P,) int64
-        Whose, rising.
-    tau : (P,), optional
-        Weights of the candidates among themselves, where these are given.
-
-    Returns
-    -------
-    own_weight : (M,)
-        1 where there are no candidates.
-    tau : (P,)
-        Weights of the candidates among themselves: they add up to 1, or are all zero.
+    there may be many. ``own`` (M, d) and ``own_noise`` (M,) are a and v of main clients, ``others`` (P, d) and
+    ``noise`` (P,) those of their candidates, ``of`` (P,) says whose, rising, and ``tau`` (P,) are the candidates'
+    weights among themselves where these are given. Returns the own weights (M,), 1 where there are no candidates, and
+    the candidates' among themselves (P,), which add up to 1 or are all zero.
     """
     M = len(own)
     if tau is not None:

@@ -20,24 +20,11 @@ def pinned_tv(g: npt.ArrayLike, weight: npt.ArrayLike) -> Floats:
     cancel.
 
     The cumulative sums of q are the string of least length through the tube of half-width ``weight`` around those of g,
-    from 0 at the left to wherever it likes at the right [1]_, [2]_.
+    from 0 at the left to wherever it likes at the right [1]_, [2]_. Within a run all elements of q are
+    equal bit by bit.
 
-    Parameters
-    ----------
-    g : (d,) or (m, d)
-        One vector or many.
-    weight : float or (m,)
-        Not negative; infinity is allowed. One for all rows, or one for each.
-
-    Returns
-    -------
-    (d,) or (m, d)
-        q. Within a run all elements are equal bit by bit.
-
-    Raises
-    ------
-    CoterieError
-        For elements that are not finite or beyond 1e280, other shapes, or a weight that is negative or NaN.
+    g is one vector (d,) or many (m, d), ``weight`` one for all rows or one for each, not negative, infinity allowed. A
+    CoterieError for elements that are not finite or beyond 1e280, other shapes, or a weight that is negative or NaN.
 
     References
     ----------

@@ -164,21 +164,10 @@ def _drop_rhs(b: Floats, Y: Floats, v: Floats) -> None:
 
 @reading
 def fold(A: Floats, b: Floats, L: Floats, which: Ints, z: Ints) -> tuple[Floats, Floats, Floats, Floats]:
-    """Integrate out every node's own deviation.
+    """Integrate out every node's own deviation from quadratics A (m, P), b (m, p).
 
-    Parameters
-    ----------
-    A : (m, P); b : (m, p); L : (g, q, q); which : (m,); z : (q,)
-        The nodes' quadratics and how far they may stray from their parents.
-
-    Returns
-    -------
-    A1 : (m, P), b1 : (m, p)
-        The quadratics in the parents: ``A - A L M^-1 L'A``, ``b - A L M^-1 L'b``.
-    drop : (m,)
-        ``b'L M^-1 L'b``, which leaves the constant term.
-    logdet : (m,)
-        ``log |I + L'AL|``.
+    Returns the quadratics in the parents, ``A - A L M^-1 L'A`` and ``b - A L M^-1 L'b``; ``b'L M^-1 L'b`` (m,), which
+    leaves the constant term; and ``log |M|`` (m,) of ``M = I + L'AL``.
     """
     m, p = b.shape
     q = z.shape[0]
@@ -248,19 +237,9 @@ def _posterior(Y: Floats, F: Floats, z: Ints, M: Floats, C: Floats, W: Floats, Q
 def unfold(
     A: Floats, b: Floats, L: Floats, which: Ints, z: Ints, w: Floats, C: Floats, parent: Ints
 ) -> tuple[Floats, Floats, Floats]:
-    """Solve every node given its parent's value and covariance.
+    """Solve every node given the values w (k, p) and covariances C (k, P) of parents, and which is its own (m,).
 
-    Parameters
-    ----------
-    w : (k, p); C : (k, P); parent : (m,)
-        The parents' values, their covariances, and each node's parent.
-
-    Returns
-    -------
-    theta : (m, p), u : (m, q)
-        ``u = M^-1 L'(b - A w)`` and ``theta = w + L u``.
-    S : (m, P)
-        Covariances of theta (in the same units as C).
+    Returns ``theta = w + L u`` (m, p), ``u = M^-1 L'(b - A w)`` (m, q), and theta's covariances (m, P), in C's units.
     """
     m, p = b.shape
     q = z.shape[0]
@@ -324,21 +303,11 @@ def scores(
     """Each node's score for the covariance ``D = LL'`` of its deviation: the deviance's derivative, in two parts.
 
     With (A1, b1) and (A1, a1) what ``fold`` sends up for b and for a: ``g = b1 - A1 w`` is the residual sum below the
-    node, ``t = a1 - A1 delta`` Laplace's correction.
+    node, ``t = a1 - A1 delta`` Laplace's correction. ``a`` (m, p) is the gradient of log|H| by the node's parameters,
+    (0, p) for a Gaussian outcome; w and delta (k, p) are the parents' values and the shifts of them that a causes.
 
-    Parameters
-    ----------
-    a : (m, p) or (0, p)
-        Gradient of log|H| by the node's parameters; empty for a Gaussian outcome.
-    w, delta : (k, p); C : (k, P)
-        The parents' values, their shifts that a causes, and their covariances.
-
-    Returns
-    -------
-    expected : (m, Q)
-        ``A1 - A1 C A1`` on the personal columns, packed.
-    observed : (m, Q)
-        ``g g' / sigma2 - (t g' + g t') / 2`` likewise. The derivative by D is ``expected - observed``.
+    Returns ``A1 - A1 C A1`` on the personal columns, packed (m, Q), and ``g g' / sigma2 - (t g' + g t') / 2`` likewise:
+    expected and observed. The derivative by D is ``expected - observed``.
     """
     m, p = b.shape
     q = z.shape[0]

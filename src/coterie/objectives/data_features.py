@@ -50,25 +50,10 @@ def _moments(data: Raw, columns: Ints, centre: Floats, unit: Floats) -> tuple[Fl
 
 
 def moments(objective: GLM, columns: Ints, centre: Floats, unit: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Means of columns and their scatter around them, client by client.
+    """Means of columns (q,) of X and their scatter around them; X's number of columns stands for the response.
 
-    Parameters
-    ----------
-    objective : GLM
-        Of m clients.
-    columns : (q,) int64
-        Of X; its number of columns stands for the response.
-    centre, unit : (q,)
-        Values are taken as ``(x - centre) * unit``.
-
-    Returns
-    -------
-    rows, w : (m,)
-        Rows that weigh, and the sum of their weights.
-    mean : (m, q)
-        Zero where there are no rows.
-    A : (m, P)
-        Packed ``sum_r w_r (x_r - mean) (x_r - mean)'``.
+    Values are taken as ``(x - centre) * unit``. Returns the number of rows that weigh and the sum of their weights
+    (m,), means (m, q), zero where there are no rows, and packed ``sum_r w_r (x_r - mean) (x_r - mean)'`` (m, P).
     """
     return _moments(_raw(objective), columns, centre, unit)
 
@@ -120,13 +105,7 @@ def _features(data: Raw, columns: Ints, centre: Floats, unit: Floats, omega: Flo
 
 
 def features(objective: GLM, columns: Ints, centre: Floats, unit: Floats, omega: Floats) -> Floats:
-    """Mean random Fourier features of each client's rows, (m, 2 F); zero without rows; as in :func:`moments`.
-
-    Parameters
-    ----------
-    omega : (F, q)
-        Frequencies, from :func:`frequencies`.
-    """
+    """Mean random Fourier features (m, 2 F) of each client's rows, of frequencies omega (F, q); zero without rows."""
     return _features(_raw(objective), columns, centre, unit, omega)
 
 

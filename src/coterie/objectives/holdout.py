@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +13,14 @@ from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.row_kernels import owned_rows
+from coterie.options import Option, checked
 
 
 @dataclass(frozen=True)
 class HeldOut:
     """An objective of the rows to train on, which is all that methods see, with ``held`` back rows of the same clients.
 
-    Attributes
-    ----------
-    train, held : Objective
-        Of as many clients, with the same parameters; see :func:`hold_out`.
+    Both are of as many clients, with the same parameters; see :func:`hold_out`.
     """
 
     train: Any
@@ -86,42 +84,23 @@ def halves(objective: Any, ids: npt.ArrayLike, seed: int = 0) -> list[Any]:
     return out
 
 
+@checked
 def hold_out(
     make: Callable[[Any, Any, Ints, Ints], Any],
     X: npt.ArrayLike,
     y: npt.ArrayLike,
     starts: npt.ArrayLike,
     stops: npt.ArrayLike,
-    fraction: float = 0.25,
+    fraction: Annotated[float, Option("Share of a client's rows that is kept back.", above=0.0, below=1.0)] = 0.25,
     seed: int = 0,
     ids: npt.ArrayLike | None = None,
 ) -> HeldOut:
-    """Keep some of every client's training rows back, drawn by keys.
+    """Keep some of every client's rows back, drawn by keys: an objective of the others, with that of these beside it.
 
-    Parameters
-    ----------
-    make : callable
-        ``make(X, y, starts, stops)``: the objective, such as ``partial(Softmax.of, classes=10)``.
-    X, y : (n, ...)
-        Rows sorted by client.
-    starts, stops : (m,) int
-    fraction : float, default 0.25
-        Share of a client's rows that is kept back, rounded; one at least where there are two, and never all.
-    seed : int, default 0
-    ids : (m,) uint64, optional
-        Of the clients, by default their numbers: draws depend on nothing else.
-
-    Returns
-    -------
-    HeldOut
-
-    Raises
-    ------
-    CoterieError
-        For a fraction that is none.
+    ``make(X, y, starts, stops)`` makes an objective, such as ``partial(Softmax.of, classes=10)``; X and y (n, ...) are
+    sorted by client. The share is rounded: one row at least where there are two, and never all. Draws depend on the
+    seed and on the ids (m,) of clients alone, which are by default their numbers.
     """
-    if not 0.0 < fraction < 1.0:
-        raise CoterieError(f"The share of rows kept back must be between 0 and 1, not {fraction:g}.")
     lo, hi = np.asarray(starts, dtype=np.int64), np.asarray(stops, dtype=np.int64)
     n = hi - lo
     order, _ = _shuffled(seed, "kept back", np.arange(len(lo)) if ids is None else ids, lo, hi)

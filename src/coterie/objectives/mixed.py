@@ -15,17 +15,10 @@ from coterie.objectives.gradient_steps import Draws
 
 
 class Mixed:
-    """Clients that belong to one of several objectives.
+    """Clients that belong to one of several objectives: client i is client ``place[i]`` of ``parts[kind[i]]``.
 
     Parameters are one row for each client, (m, d), where all kinds have as many; otherwise a sequence of m rows of
     unequal length, such as ``federation.Ragged``.
-
-    Attributes
-    ----------
-    parts : tuple of objectives
-        One for each kind.
-    kind, place : (m,) int64
-        Client i is client ``place[i]`` of ``parts[kind[i]]``.
     """
 
     def __init__(self, objectives: Sequence[Any], kind: npt.ArrayLike, place: npt.ArrayLike) -> None:

@@ -102,20 +102,11 @@ class NoisyQuadratic(Quadratic):
 
 
 def eigenbasis(objective: Any, rank: int) -> dict[str, Floats]:
-    """Eigenvalues and eigenvectors of every client, and what its steps lead to.
+    """Eigenvalues (m, r) and eigenvectors (m, r, d) of every client of a Quadratic or Gaussian GLM, and their goal.
 
-    Parameters
-    ----------
-    objective : Quadratic or Gaussian GLM
-    rank : int
-        How many of the largest eigenvalues to keep: no client may have more that are not zero, unless b has parts in
-        the other directions (a Quadratic's may).
-
-    Returns
-    -------
-    dict
-        ``values`` (m, r) and ``vectors`` (m, r, d); ``goal`` (m, r): where the coordinates end, or how fast they drift
-        where the value is 0.
+    ``goal`` (m, r) is where the coordinates end, or how fast they drift where the value is 0. ``rank`` is how many of
+    the largest eigenvalues to keep: no client may have more that are not zero, unless b has parts in the other
+    directions (a Quadratic's may).
     """
     if isinstance(objective, Quadratic):
         A, b = objective.hessian(), -objective.gradient(np.zeros(objective.dim))

@@ -18,22 +18,13 @@ Curvature = tuple[Floats, Floats, Floats]
 
 
 class EdgeCurvature(NamedTuple):
-    """What ties clients together.
+    """What ties clients together, J on the edges: without a it is the identity, without b diagonal."""
 
-    Attributes
-    ----------
-    edges : (M, 2) int64
-    sigma : float
-    a, b : (M, q) or (0, q)
-        J on the edges. Without a, J is the identity; without b, J is diagonal.
-    starts, neighbour : (n + 1,), (2M,) int64
-        Neighbours by client, which make products with the identity faster; empty where J is not the identity.
-    """
-
-    edges: Ints
+    edges: Ints  # (M, 2)
     sigma: float
     a: Floats
-    b: Floats
+    b: Floats  # (M, q) or (0, q)
+    # (n + 1,), (2M,): neighbours by client, which make products with the identity faster; else empty
     starts: Ints
     neighbour: Ints
 

@@ -151,16 +151,9 @@ class Solved:
 
 
 def minimise(model: PenalisedQuadratic, U: Floats, sigma: float, accuracy: float, scale: float) -> Solved:
-    """Minimise the quadratic with its penalty until both residuals are at most ``accuracy``.
+    """Minimise the quadratic with its penalty until both residuals, in units of ``scale``, are at most ``accuracy``.
 
-    Parameters
-    ----------
-    U : (M, q)
-        Duals to start from.
-    sigma : float
-        Weight of the augmented term to start with.
-    scale : float
-        Gradients are measured in it.
+    It starts from duals U (M, q) and ``sigma``, the weight of the augmented term.
     """
     phi, apart, steps = Lagrangian(model, U, sigma), 1.0, 0
     phi.at(model.x, model.Z)

@@ -28,24 +28,13 @@ LEAST = 1e-20
 
 @dataclass(frozen=True)
 class Problem:
-    """``min_Z 1/2 sum_i (z_i - v_i)' H_i (z_i - v_i) + sum_e weight_e ||z_i - z_j||_p``.
+    """``min_Z 1/2 sum_i (z_i - v_i)' H_i (z_i - v_i) + sum_e weight_e ||z_i - z_j||_p``."""
 
-    Attributes
-    ----------
-    V : (n, q)
-    edges : (M, 2) int64
-    weight : (M,)
-        Not negative.
-    p : 1.0, 2.0 or inf
-    H, inverse : (n, 1, 1) or (n, q, q)
-        The metric and its inverse; masses are (n, 1, 1).
-    """
-
-    V: Floats
-    edges: Ints
-    weight: Floats
-    p: float
-    H: Floats
+    V: Floats  # (n, q)
+    edges: Ints  # (M, 2)
+    weight: Floats  # (M,), not negative
+    p: float  # 1, 2 or inf
+    H: Floats  # the metric and its inverse, (n, q, q), or (n, 1, 1) where they are masses
     inverse: Floats = field(repr=False)
 
     @classmethod

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from coterie.numerics.network.edges import project_all
 from coterie.numerics.network.newton import newton
 from coterie.numerics.network.problem import Certified, Problem, certify
 from coterie.numerics.network.splitting import Relaxed, algorithm5
+from coterie.options import Option, checked
 
 FIRST = {1.0: 60, 2.0: 60, float("inf"): 400}
 """Iterations of the splitting, for each p, before Newton's method has its first turn: most problems are solved by then.
@@ -28,81 +30,43 @@ PRODUCTS = 4
 
 @dataclass(frozen=True)
 class Proximal:
-    """A solution of the network prox and its certificate.
+    """A solution of the network prox and its certificate."""
 
-    Attributes
-    ----------
-    Z : (n, q)
-        Clients that have merged have equal rows.
-    dual : (M, q)
-        U with ``||U_e|| <= weight_e`` in the dual norm and ``H (V - Z) = B'U``, the sum over each client's edges with
-        the sign of its end, as far as the gap says.
-    gap : float
-        (primal - dual) / primal, from this Z and this U; primal counts as 1e-20 of ``1/2 ||V||_H^2`` at least, so that
-        rows of V that differ by rounding do not ask for more than there is.
-    iterations : int
-    """
-
-    Z: Floats
+    Z: Floats  # (n, q): clients that have merged have equal rows
+    # (M, q): U with ||U_e|| <= weight_e in the dual norm and H (V - Z) = B'U, the sum over each client's edges with the
+    # sign of its end, as far as the gap says
     dual: Floats
+    # (primal - dual) / primal, from this Z and this U; primal counts as 1e-20 of ||V||_H^2 / 2 at least, so that rows
+    # of V that differ by rounding do not ask for more than there is
     gap: float
     iterations: int
 
 
+@checked
 def network_prox(
     V: npt.ArrayLike,
     edges: npt.ArrayLike,
     weight: npt.ArrayLike,
     p: float = 2,
-    gap: float = 1e-6,
+    gap: Annotated[float, Option("Stop when (primal - dual) / primal is at most this.", low=0.0)] = 1e-6,
     *,
     metric: npt.ArrayLike | None = None,
     start: Proximal | None = None,
-    iterations: int = 100_000,
-    method: str = "auto",
-    rho: float | None = None,
+    iterations: Annotated[int, Option("Stop after so many.", low=1)] = 100_000,
+    method: Annotated[Literal["auto", "admm"], Option("How it is solved.")] = "auto",
+    rho: Annotated[float | None, Option("The penalty of admm, in units of the metric.", above=0.0)] = None,
 ) -> Proximal:
     """Minimise ``1/2 sum_i (z_i - v_i)' H_i (z_i - v_i) + sum_e weight_e ||z_i - z_j||_p`` over Z.
 
-    Parameters
-    ----------
-    V : (n, q)
-        One row for each client.
-    edges : (M, 2) int
-        Pairs of clients, each pair once.
-    weight : float or (M,)
-        Not negative; lambda is part of it.
-    p : 1, 2 or inf, default 2
-    gap : float, default 1e-6
-        Stop when (primal - dual) / primal is at most this.
-    metric : (n,) or (n, q, q), optional
-        Positive masses or symmetric positive definite matrices H; by default the identity.
-    start : Proximal, optional
-        A former solution on the same edges, also for other weights, V or metric.
-    iterations : int, default 100,000
-        Stop after so many.
-    method : "auto" or "admm", default "auto"
-        "auto": the alternating direction method, relaxed and with rough Z-steps, taking turns with semismooth Newton
-        steps on the augmented Lagrangian. "admm": Algorithm 5 of seed 003, with exact Z-steps and a fixed penalty.
-    rho : float, optional
-        The penalty of "admm", in units of the metric; by default from the metric and the clients' degrees.
+    V (n, q) has a row for each client; ``edges`` (M, 2) are pairs of clients, each once; ``weight`` is one for all or
+    (M,), lambda part of it; ``metric`` are positive masses (n,) or symmetric positive definite matrices H (n, q, q), by
+    default the identity. ``start`` is a former solution on the same edges, also for other weights, V or metric.
 
-    Returns
-    -------
-    Proximal
-
-    Raises
-    ------
-    CoterieError
-        For numbers that are not finite, edges that name unknown clients, tie a client to itself or come twice,
-        negative weights, a metric that is not positive definite, shapes that do not fit.
+    The method "auto" is the alternating direction method, relaxed and with rough Z-steps, taking turns with semismooth
+    Newton steps on the augmented Lagrangian; "admm" is Algorithm 5 of seed 003, with exact Z-steps and a fixed penalty
+    ``rho``, by default from the metric and the clients' degrees. A CoterieError for numbers that are not finite, edges
+    that name unknown clients, tie a client to itself or come twice, negative weights, shapes that do not fit.
     """
-    if method not in ("auto", "admm"):
-        raise CoterieError(f"method must be 'auto' or 'admm', not {method!r}.")
-    if not 0.0 <= gap < np.inf or iterations < 1:
-        raise CoterieError(f"gap must be 0 or more and iterations 1 or more, not {gap!r} and {iterations!r}.")
-    if rho is not None and not 0.0 < rho < np.inf:
-        raise CoterieError(f"rho must be positive and finite, not {rho!r}.")
     problem = Problem.of(V, edges, weight, p, metric)
     U = np.zeros((len(problem.edges), problem.V.shape[1]))
     Z = problem.V.copy()
