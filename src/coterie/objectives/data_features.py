@@ -1,112 +1,61 @@
-"""What a client's rows are like, in few numbers: moments of columns, and means of random features of a kernel."""
+"""What a client's rows are like, in few numbers: moments of columns, and means of random features of a kernel.
+
+Columns (q,) are those of X; its number of columns stands for the response. Values are taken as ``(x - centre) * unit``.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from coterie.numerics import keyed_random
-from coterie.numerics.arrays import Floats, Ints, kernel, reading
+from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.glm import GLM
-
-Raw = tuple[Floats, Floats, Floats, Ints, Ints]
-
-
-def _raw(objective: GLM) -> Raw:
-    return objective.X, objective.y, objective.weights, objective.starts, objective.stops
+from coterie.objectives.row_kernels import owned_rows, packed_sums, row_sums
 
 
-@kernel
-def _entry(X: Floats, y: Floats, r: int, j: int) -> float:
-    """Column j of row r; the column after the last is the response."""
-    value: float = X[r, j] if j < X.shape[1] else y[r]
-    return value
-
-
-@reading
-def _moments(data: Raw, columns: Ints, centre: Floats, unit: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    X, y, weights, starts, stops = data
-    m, q = starts.shape[0], columns.shape[0]
-    rows, w, mean, A = np.zeros(m), np.zeros(m), np.zeros((m, q)), np.zeros((m, q * (q + 1) // 2))
-    v = np.empty(q)
-    for i in range(m):
-        for r in range(starts[i], stops[i]):
-            rows[i] += weights[r] > 0.0
-            w[i] += weights[r]
-            for j in range(q):
-                mean[i, j] += weights[r] * (_entry(X, y, r, columns[j]) - centre[j]) * unit[j]
-        if not w[i] > 0.0:
-            continue
-        for j in range(q):
-            mean[i, j] /= w[i]
-        for r in range(starts[i], stops[i]):
-            at = 0
-            for j in range(q):
-                v[j] = (_entry(X, y, r, columns[j]) - centre[j]) * unit[j] - mean[i, j]
-                t = weights[r] * v[j]
-                for k in range(j + 1):
-                    A[i, at] += t * v[k]
-                    at += 1
-    return rows, w, mean, A
+def _values(objective: GLM, columns: Ints, centre: Floats, unit: Floats) -> tuple[Ints, Floats, Floats]:
+    """Of all rows, client after client: whose each is (n,), its weight (n,), and its values (n, q)."""
+    owner, rows = owned_rows(objective.starts, objective.stops)
+    found = np.column_stack([objective.X[rows], objective.y[rows]])[:, columns]
+    return owner, objective.weights[rows], (found - centre) * unit
 
 
 def moments(objective: GLM, columns: Ints, centre: Floats, unit: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Means of columns (q,) of X and their scatter around them; X's number of columns stands for the response.
+    """Means of columns and their scatter around them.
 
-    Values are taken as ``(x - centre) * unit``. Returns the number of rows that weigh and the sum of their weights
-    (m,), means (m, q), zero where there are no rows, and packed ``sum_r w_r (x_r - mean) (x_r - mean)'`` (m, P).
+    Returns the number of rows that weigh and the sum of their weights (m,), means (m, q), zero where there are no rows,
+    and packed ``sum_r w_r (x_r - mean) (x_r - mean)'`` (m, P).
     """
-    return _moments(_raw(objective), columns, centre, unit)
-
-
-@reading
-def _radii(data: Raw, columns: Ints, centre: Floats, unit: Floats) -> Floats:
-    X, y, weights, starts, stops = data
-    out = np.zeros(starts.shape[0])
-    for i in range(starts.shape[0]):
-        squares, n = np.empty(stops[i] - starts[i]), 0
-        for r in range(starts[i], stops[i]):
-            if weights[r] > 0.0:
-                squares[n] = 0.0
-                for j in range(columns.shape[0]):
-                    v = (_entry(X, y, r, columns[j]) - centre[j]) * unit[j]
-                    squares[n] += v * v
-                n += 1
-        if n > 0:
-            out[i] = np.median(squares[:n])
-    return out
+    owner, weight, x = _values(objective, columns, centre, unit)
+    m = len(objective)
+    rows, w = (np.bincount(owner, part, m).astype(np.float64) for part in (weight > 0.0, weight))
+    mean = row_sums(owner, weight[:, None] * x, m) / np.where(w > 0.0, w, 1.0)[:, None]
+    x -= mean[owner]
+    return rows, w, mean, packed_sums(owner, weight[:, None] * x, x, m)
 
 
 def radii(objective: GLM, columns: Ints, centre: Floats, unit: Floats) -> Floats:
-    """The median squared distance of each client's rows to the centre (m,), 0 without rows; as in :func:`moments`."""
-    return _radii(_raw(objective), columns, centre, unit)
-
-
-@reading
-def _features(data: Raw, columns: Ints, centre: Floats, unit: Floats, omega: Floats) -> Floats:
-    X, y, weights, starts, stops = data
-    m, q, pairs = starts.shape[0], columns.shape[0], omega.shape[0]
-    out, v = np.zeros((m, 2 * pairs)), np.empty(q)
-    for i in range(m):
-        total = 0.0
-        for r in range(starts[i], stops[i]):
-            total += weights[r]
-            for j in range(q):
-                v[j] = (_entry(X, y, r, columns[j]) - centre[j]) * unit[j]
-            for f in range(pairs):
-                angle = 0.0
-                for j in range(q):
-                    angle += omega[f, j] * v[j]
-                out[i, 2 * f] += weights[r] * np.cos(angle)
-                out[i, 2 * f + 1] += weights[r] * np.sin(angle)
-        if total > 0.0:
-            for f in range(2 * pairs):
-                out[i, f] /= total * np.sqrt(pairs)
-    return out
+    """The median squared distance of each client's rows that weigh to the centre (m,), 0 without rows."""
+    owner, weight, x = _values(objective, columns, centre, unit)
+    owner, squares = owner[weight > 0.0], np.sum(x**2, axis=1)[weight > 0.0]
+    squares = np.append(squares[np.lexsort((squares, owner))], 0.0)
+    n = np.bincount(owner, minlength=len(objective))
+    first = np.cumsum(n) - n
+    low, high = first + np.maximum(n - 1, 0) // 2, first + n // 2
+    return np.asarray(np.where(n > 0, 0.5 * (squares[low] + squares[high]), 0.0), dtype=np.float64)
 
 
 def features(objective: GLM, columns: Ints, centre: Floats, unit: Floats, omega: Floats) -> Floats:
     """Mean random Fourier features (m, 2 F) of each client's rows, of frequencies omega (F, q); zero without rows."""
-    return _features(_raw(objective), columns, centre, unit, omega)
+    owner, weight, x = _values(objective, columns, centre, unit)
+    m, size = len(objective), objective.sizes()
+    out = np.empty((m, 2 * len(omega)))
+    for f, frequency in enumerate(omega):
+        angle = np.sum(x * frequency, axis=1)
+        out[:, 2 * f] = np.bincount(owner, weight * np.cos(angle), m)
+        out[:, 2 * f + 1] = np.bincount(owner, weight * np.sin(angle), m)
+    out /= (np.where(size > 0.0, size, 1.0) * np.sqrt(len(omega)))[:, None]
+    return out
 
 
 def frequencies(seed: int, pairs: int, q: int, width: float) -> Floats:

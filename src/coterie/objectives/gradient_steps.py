@@ -61,29 +61,12 @@ class Sampled(Protocol):
         """Where local steps on the mean losses lead (m, d): see ``mean_loss.walk``."""
 
 
-class WeightedRows:
-    """A dataclass of rows sorted by client, whose losses are sums over them; its steps run compiled."""
+class RowRanges:
+    """A dataclass of rows sorted by client: client i has the rows ``starts[i]:stops[i]``, and their weights."""
 
-    X: Floats
-    y: Floats
     weights: Floats
     starts: Ints
     stops: Ints
-
-    @property
-    def compiled(self) -> Data:
-        """What kernels over rows take first."""
-        raise NotImplementedError
-
-    @property
-    def step_data(self) -> tuple[Data, int, float]:
-        """What kernels of steps take first: the rows, the number of classes, and the ridge."""
-        return self.compiled, 1, 0.0
-
-    @property
-    def dim(self) -> int:
-        """Number of parameters: one for each column and class."""
-        return int(self.X.shape[1]) * self.step_data[1]
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -100,6 +83,28 @@ class WeightedRows:
     def sizes(self) -> Floats:
         """The weight of every client's rows (m,)."""
         return totals(self.weights, self.starts, self.stops)
+
+
+class WeightedRows(RowRanges):
+    """Rows of columns X (n, p) and outcomes y (n,), whose losses are sums over them; its steps run compiled."""
+
+    X: Floats
+    y: Floats
+
+    @property
+    def compiled(self) -> Data:
+        """What kernels over rows take first."""
+        raise NotImplementedError
+
+    @property
+    def step_data(self) -> tuple[Data, int, float]:
+        """What kernels of steps take first: the rows, the number of classes, and the ridge."""
+        return self.compiled, 1, 0.0
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters: one for each column and class."""
+        return int(self.X.shape[1]) * self.step_data[1]
 
     def _each(self, theta: npt.ArrayLike) -> Floats:
         """One theta (d,), or one for each client, as (m, d)."""

@@ -86,7 +86,7 @@ def test_a_grid_s_loss_by_hand():
         (lambda: mlp((64, 0, 10)), "above 0"),
         (lambda: unet(channels=()), "channels must be one number above 0 for each level"),
         (lambda: nodule_detector(channels=(8, 0)), "channels must be one number above 0 for each level"),
-        (lambda: unet(norm="layer"), "norm must be None, 'group' or 'batch', not 'layer'"),
+        (lambda: unet(norm="layer"), "norm must be group or batch, not 'layer'"),
         (lambda: unet()(torch.zeros(1, 1, 30, 32)), r"sides divide by 4, unlike \(30, 32\)"),
     ],
 )

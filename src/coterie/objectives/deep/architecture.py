@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from coterie.errors import RAISED, CoterieError, nearest
 from coterie.objectives.deep.losses import LOSSES, SCORES, Loss
 from coterie.objectives.deep.module_state import Generators
+from coterie.options import Option, checked
 
 Make = Callable[[], nn.Module]
 
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
-BUFFERS = ("personal", "averaged", "refused")
 MOVING = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 NORMALISING = (*MOVING, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm)
 NORM = re.compile(r"norm(ali[sz]ation|ali[sz]e|layer)?(\dd)?$", re.IGNORECASE)
@@ -40,51 +39,29 @@ class Place:
 class Architecture:
     """What all clients of an objective have in common: the module, its loss, its number type and where it runs.
 
-    Parameters
-    ----------
-    model : torch.nn.Module or callable
-        The module, or a function without arguments that makes one. It is copied, never changed.
-    loss, score : str or callable
-        ``function(outputs, targets) -> (rows,)``, the loss of every row and how good its output is.
-    dtype : {"float32", "float64", "bfloat16"}
-        Of parameters and inputs; with bfloat16 parameters are float32, and what a layer computes is bfloat16.
-    device : str
-    buffers : {"personal", "averaged", "refused"}
-        What becomes of buffers such as BatchNorm's running statistics.
-
-    Attributes
-    ----------
-    moves : (d,) or None
-        0 for parameters that do not require gradients, 1 for what is trained; None where all is.
-    resting : tuple of str
-        Layers that the module has in evaluation mode while it trains itself, such as a frozen BatchNorm: they stay so.
-    hooked : bool
-        Whether hooks change gradients of parameters, which ``torch.func`` does not call.
-    moving : bool
-        Whether buffers move while it trains. This and the next are as far as is known: see ``side_effects``.
-    random, random_in_evaluation : bool
-        Whether anything draws random numbers while clients train, and where they are evaluated.
-    untracked : bool
-        Whether a BatchNorm keeps no statistics: rows are normalised by those beside them, in evaluation too.
-    mixes : bool
-        Whether the output or the loss of a row depends on the other rows.
-    normalising : tuple of str
-        Parameters and buffers of layers that normalise, by their types.
+    The module is copied, never changed; it comes itself, or from a function without arguments that makes one. ``loss``
+    and ``score`` are functions ``(outputs, targets) -> (rows,)``, or names.
     """
 
+    @checked
     def __init__(
         self,
         model: nn.Module | Make,
         loss: str | Loss = "cross_entropy",
         score: Loss | None = None,
-        dtype: str = "float32",
+        dtype: Annotated[
+            Literal["float32", "float64", "bfloat16"],
+            Option("Of parameters and inputs; with bfloat16 layers compute in it, and parameters are float32."),
+        ] = "float32",
         device: str = "cpu",
-        buffers: str = "personal",
+        buffers: Annotated[
+            Literal["personal", "averaged", "refused"], Option("What becomes of BatchNorm's statistics and the like.")
+        ] = "personal",
     ) -> None:
         self.loss, self.score = _named(loss, LOSSES, "loss"), score or SCORES.get(loss if isinstance(loss, str) else "")
         self.named = loss if isinstance(loss, str) else None
         self.labels = self.named == "cross_entropy"
-        self.dtype, self.half = _chosen(dtype, DTYPES, "dtype"), dtype == "bfloat16"
+        self.dtype, self.half = torch.float64 if dtype == "float64" else torch.float32, dtype == "bfloat16"
         self.device = _device(device)
         self.common = Generators(self.device)
         with self.common.begun(0):
@@ -95,7 +72,7 @@ class Architecture:
         if not self.p:
             raise CoterieError("The model has no parameters, so there is nothing to train.")
         still = [place for place in self.parameters if not module.get_parameter(place.name).requires_grad]
-        self.hooked = any(map(_hooks, module.parameters()))
+        self.hooked = any(map(_hooks, module.parameters()))  # by gradient hooks, which torch.func does not call
         if len(still) == len(self.parameters):
             raise CoterieError("All parameters of the model are frozen: leave requires_grad of some at True.")
         unread = {
@@ -104,9 +81,9 @@ class Architecture:
         held = ((name, b) for name, b in module.named_buffers() if name not in unread and self._holds(b))
         self.buffers = _places(held, self.p)
         self.d = self.buffers[-1].stop if self.buffers else self.p
-        self.moves = _moves(self.d, still)
-        if buffers not in BUFFERS:
-            raise CoterieError(f"buffers must be one of {', '.join(BUFFERS)}, not {buffers!r}.")
+        self.moves = np.ones(self.d) if still else None  # 1 for what is trained; None where all is
+        for place in still:
+            self.moves[place.start : place.stop] = 0.0  # type: ignore[index]
         if buffers == "refused" and self.buffers:
             raise CoterieError(
                 f"The model has buffers ({', '.join(b.name for b in self.buffers)}) and they are refused: leave the "
@@ -115,9 +92,12 @@ class Architecture:
         counts = {name for name, b in module.named_buffers() if not b.is_floating_point()}
         own = [place for place in self.buffers if buffers == "personal" or place.name in counts]
         self.kept = tuple(place.name for place in (*still, *own))
+        # layers that are in evaluation mode while the module trains, such as a frozen BatchNorm: they stay so
         self.resting = tuple(n for n, m in module.named_modules() if module.training and not m.training)
         self.train(module)
         statistics = [m for m in module.modules() if isinstance(m, MOVING) and m.training]
+        # as far as is known (see side_effects): whether buffers move in training, whether the output or loss of a row
+        # depends on other rows (untracked: on those beside it, in evaluation too), and whether anything draws
         self.moving = any(bool(m.track_running_stats) for m in statistics)
         norms = (m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
         self.untracked = self.mixes = any(m.running_mean is None for m in norms)
@@ -202,6 +182,13 @@ class Architecture:
         """The layers as views of flat rows (..., d)."""
         lead = theta.shape[:-1]
         return {p.name: theta[..., p.start : p.stop].view((*lead, *p.shape)) for p in self.places}
+
+    def layers(self, theta: Any) -> list[Tensor] | None:
+        """The parameters (..., shape) of flat rows (..., d) that numpy holds, where there are any."""
+        if theta is None:
+            return None
+        views = self.views(self.tensor(theta))
+        return [views[place.name] for place in self.parameters]
 
     def tensor(self, theta: Any) -> Tensor:
         """Numbers of numpy as a tensor of its own here."""
@@ -310,16 +297,6 @@ def _normalising(module: nn.Module, names: list[str]) -> tuple[str, ...]:
     return tuple(n for n in names if n in out)
 
 
-def _moves(d: int, still: list[Place]) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-    """1 for what is trained and 0 for what is frozen (d,); None where nothing is."""
-    if not still:
-        return None
-    out = np.ones(d)
-    for place in still:
-        out[place.start : place.stop] = 0.0
-    return out
-
-
 def _places(named: Any, at: int) -> list[Place]:
     out = []
     for name, tensor in named:
@@ -339,18 +316,13 @@ def _named(given: str | Loss, known: dict[str, Loss], what: str) -> Loss:
     return known[given]
 
 
-def _chosen(given: str, known: dict[str, Any], what: str) -> Any:
-    if not isinstance(given, str) or given not in known:
-        raise CoterieError(f"{what} must be one of {', '.join(known)}, not {given!r}.")
-    return known[given]
-
-
 def _device(given: str) -> torch.device:
     try:
         device = torch.device(given)
+        known = device.type in ("cpu", "cuda", "mps")
     except (RuntimeError, TypeError):
-        raise CoterieError(f"There is no device {given!r}: say cpu, cuda or cuda:1.") from None
-    if device.type not in ("cpu", "cuda", "mps"):
+        known = False
+    if not known:
         raise CoterieError(f"There is no device {given!r}: say cpu, cuda or cuda:1.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise CoterieError(f'The device {given!r} was asked for and CUDA is not there: say device="cpu".')

@@ -72,19 +72,15 @@ class Watched(nn.Module):
 
 
 class BatchedClients:
-    """Clients' own models, flat rows (k, d), on rows of their own (k, b).
-
-    Attributes
-    ----------
-    works : bool
-        Whether nothing was met so far that needs clients one after another: random numbers (vmap refuses torch's, and
-        others' generators are looked at), buffers that move, steps that depend on numbers.
-    slow : bool
-        Whether torch has no batching rule for some operation, and loops over clients, which it would warn of each time.
-    """
+    """Clients' own models, flat rows (k, d), on rows of their own (k, b)."""
 
     def __init__(self, of: Architecture, ridge: float) -> None:
-        self.of, self.ridge, self.works, self.slow = of, ridge, True, False
+        self.of, self.ridge = of, ridge
+        # whether nothing was met so far that needs clients one after another: random numbers (vmap refuses torch's, and
+        # others' generators are looked at), buffers that move, steps that depend on numbers
+        self.works = True
+        # whether torch has no batching rule for some operation, and loops over clients: it would warn of it each time
+        self.slow = False
         self._local = threading.local()
         self.layers = [place.name for place in of.parameters]
         self.fixed = [place.name for place in of.buffers]
@@ -151,13 +147,6 @@ class BatchedClients:
         fixed = {n: views[n].round().to(types[n]) if n in types else views[n] for n in self.fixed}
         return {n: views[n] for n in self.layers}, fixed
 
-    def _layers(self, numbers: Any) -> list[Tensor] | None:
-        """The layers of flat rows that numpy holds."""
-        if numbers is None:
-            return None
-        views = self.of.views(self.of.tensor(numbers))
-        return [views[name] for name in self.layers]
-
     def gradient(self, theta: Tensor, batch: tuple[Any, Tensor, Tensor]) -> Tensor:
         """Gradients (k, d); nothing for buffers."""
         g = self._gradient(*self._cut(theta), *batch)
@@ -166,12 +155,10 @@ class BatchedClients:
             out[:, place.start : place.stop] = g[place.name].flatten(1)
         return out
 
-    def walk(self, theta: Tensor, going: Going, first: Ints, batch: Batch, clip: float | None, momentum: float) -> None:
+    def walk(self, theta: Tensor, going: Going, first: Ints, batch: Batch) -> None:
         """Move theta (k, d), in place, where local steps lead; ``going.steps`` must not rise from client to client."""
         layers, fixed = self._cut(theta)
-        eta, pull = self.of.tensor(going.eta), going.pull
-        to, shift, on = (self._layers(a) for a in (going.anchor if pull else None, going.shift, going.on))
-        stepper = Stepper(list(layers.values()), eta, pull, to, shift, on, clip, momentum)
+        stepper = Stepper(self.of, list(layers.values()), going)
         for s in range(int(going.steps.max(initial=0))):
             k = int(np.searchsorted(-going.steps, -s, side="left"))
             rows = batch(np.arange(k), first[:k] + (s if going.fresh else 0))

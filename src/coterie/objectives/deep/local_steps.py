@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coterie.numerics.arrays import Floats, Ints, kernel
 from coterie.numerics.keyed_random import key, whole
+from coterie.objectives.deep.architecture import Architecture
 from coterie.options import Option, check
 
 
@@ -32,44 +33,36 @@ class Training:
 
 @dataclass(frozen=True)
 class Going:
-    """Where local steps of m clients go: ``theta -= eta * on * (clipped g + shift + pull (theta - anchor))``.
+    """Where local steps of m clients go: ``theta -= eta * on * (clipped g + shift + pull (theta - anchor))``."""
 
-    ``eta`` and ``steps`` are (m,), ``anchor`` and ``shift`` (m, d), ``on`` (d,); where ``fresh``, steps draw rows anew.
-    """
-
-    eta: Floats
-    steps: Ints
-    pull: float = 0.0
-    anchor: Any = None
-    shift: Any = None
-    on: Any = None
-    fresh: bool = True
+    eta: Floats  # (m,)
+    steps: Ints  # (m,)
+    pull: float
+    anchor: Any  # (m, d), as is shift, or None
+    shift: Any
+    on: Any  # (d,), or None
+    fresh: bool  # whether steps draw rows anew
+    training: Training
 
     def take(self, rows: Ints) -> Going:
         """Of some clients."""
         anchor, shift = (None if a is None else a[rows] for a in (self.anchor if self.pull else None, self.shift))
-        return Going(self.eta[rows], self.steps[rows], self.pull, anchor, shift, self.on, self.fresh)
+        return replace(self, eta=self.eta[rows], steps=self.steps[rows], anchor=anchor, shift=shift)
 
 
-@dataclass
 class Stepper:
     """The same on layers (m, ...), which move in place, with gradients clipped over all layers of a client.
 
-    ``on`` has no client axis. With momentum, steps go along ``v <- momentum v + g``, from v = 0.
+    With momentum, steps go along ``v <- momentum v + g``, from v = 0.
     """
 
-    layers: Sequence[Tensor]
-    eta: Tensor
-    pull: float
-    anchor: Sequence[Tensor] | None
-    shift: Sequence[Tensor] | None
-    on: Sequence[Tensor] | None
-    clip: float | None
-    momentum: float
-    _velocity: list[Tensor] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._first = float(self.eta[0]) if len(self.eta) else 0.0
+    def __init__(self, of: Architecture, layers: Sequence[Tensor], going: Going) -> None:
+        self.layers, self.eta, self.pull = layers, of.tensor(going.eta), going.pull
+        self.anchor = of.layers(going.anchor if going.pull else None)
+        self.shift, self.on = of.layers(going.shift), of.layers(going.on)
+        self.clip, self.momentum = going.training.clip, going.training.momentum
+        self._velocity: list[Tensor] = []
+        self._first = float(going.eta[0]) if len(going.eta) else 0.0
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor]) -> None:

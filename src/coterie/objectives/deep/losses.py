@@ -56,18 +56,9 @@ SCORES: dict[str, Loss] = {"cross_entropy": _right, "bce": _side}
 
 
 def dice_and_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean binary cross-entropy of the pixels plus one minus the soft Dice coefficient, of each image.
+    """Mean binary cross-entropy of the pixels plus one minus the soft Dice coefficient, of each image (rows,).
 
-    Parameters
-    ----------
-    outputs : (rows, ...)
-        Logits of masks.
-    targets : (rows, ...)
-        Masks of 0 and 1.
-
-    Returns
-    -------
-    (rows,)
+    Outputs are logits of masks, targets masks of 0 and 1.
 
     References
     ----------
@@ -89,18 +80,10 @@ def dice(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def grid_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Focal loss of a nodule's presence in each cell plus the distance of the boxes of cells that have one.
+    """Focal loss of a nodule's presence in each cell plus the distance of the boxes of cells that have one, (rows,).
 
-    Both are divided by the image's number of nodules, or 1 where it has none.
-
-    Parameters
-    ----------
-    outputs, targets : (rows, 5, cells, cells)
-        Presence and box of each cell; targets as ``data.boxes.to_grid`` makes them.
-
-    Returns
-    -------
-    (rows,)
+    Both are divided by the image's number of nodules, or 1 where it has none. Outputs and targets (rows, 5, cells,
+    cells) are presence and box of each cell, targets as ``data.boxes.to_grid`` makes them.
 
     References
     ----------

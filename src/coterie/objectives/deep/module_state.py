@@ -35,20 +35,7 @@ Seed = Callable[[int, int], None]
 
 
 class Generators:
-    """The common generators, and those that some objects hold.
-
-    Parameters
-    ----------
-    device : torch.device
-        Whose generator counts beside that of the CPU.
-    *roots : object
-        Modules, functions, Datasets.
-
-    Attributes
-    ----------
-    held : list
-        Of torch.Generator, numpy.random.Generator, RandomState, BitGenerator and random.Random.
-    """
+    """The common generators, a device's among them, and those that modules, functions and Datasets (roots) hold."""
 
     def __init__(self, device: torch.device, *roots: Any) -> None:
         self.common: list[Any] = [random, np.random, torch.default_generator]

@@ -6,31 +6,50 @@ Patterns such as ``personal=("head*",)`` go by these names, which ``named_parame
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from coterie.errors import CoterieError
+from coterie.options import Option, checked
 
-NORMS = (None, "group", "batch")
 GROUP = 4
 """Channels of a group of GroupNorm."""
 RARE = -3.0
 """First logit of a nodule: a probability of 0.05."""
 
 
-def mlp(sizes: Sequence[int] = (64, 32, 10)) -> nn.Sequential:
-    """A perceptron with ReLU between layers ``dense1``, ``dense2``, ..., ``head``.
+def _at_least(n: int) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
+    def read(given: tuple[int, ...]) -> tuple[int, ...]:
+        if len(given) < n:
+            raise ValueError
+        return given
 
-    Parameters
-    ----------
-    sizes : sequence of int, default (64, 32, 10)
-        Inputs, hidden units, outputs. Inputs of more axes are flattened.
-    """
-    if len(sizes) < 2 or min(sizes) < 1:
-        raise CoterieError(f"sizes must be the numbers of inputs and outputs at least, above 0, not {tuple(sizes)}.")
+    return read
+
+
+Sizes = Annotated[
+    tuple[int, ...],
+    Option(
+        "Inputs, hidden units, outputs.",
+        low=1,
+        read=_at_least(2),
+        what="the numbers of inputs and outputs at least, above 0",
+    ),
+]
+Channels = Annotated[
+    tuple[int, ...],
+    Option("Of each level.", low=1, read=_at_least(1), what="one number above 0 for each level"),
+]
+Norm = Annotated[Literal["group", "batch"] | None, Option("Layers ``...norm``; batch keeps statistics at home.")]
+
+
+@checked
+def mlp(sizes: Sizes = (64, 32, 10)) -> nn.Sequential:
+    """A perceptron with ReLU between layers ``dense1``, ``dense2``, ..., ``head``; inputs are flattened."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(flat=nn.Flatten())
     last = len(sizes) - 1
     for k, (inputs, outputs) in enumerate(pairwise(sizes), start=1):
@@ -64,8 +83,6 @@ def cnn(classes: int = 10) -> nn.Sequential:
 
 def block(inputs: int, outputs: int, norm: str | None = None, stride: int = 1) -> nn.Sequential:
     """A 3 x 3 convolution ``conv``, normalisation ``norm`` where asked for, and ReLU."""
-    if norm not in NORMS:
-        raise CoterieError(f"norm must be None, 'group' or 'batch', not {norm!r}.")
     layers: OrderedDict[str, nn.Module] = OrderedDict(conv=nn.Conv2d(inputs, outputs, 3, stride, padding=1))
     if norm == "group":
         layers["norm"] = nn.GroupNorm(max(outputs // GROUP, 1), outputs)
@@ -81,25 +98,9 @@ def pair(inputs: int, outputs: int, norm: str | None) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Ronneberger et al. (2015), small: parts ``encoder.level1, ...``, ``decoder.level1, ...`` and ``head``.
+    """The module of :func:`unet`."""
 
-    Parameters
-    ----------
-    inputs, outputs : int, default 1
-        Channels of images and of the logits of masks.
-    channels : sequence of int, default (8, 16, 32)
-        Of each level; images are halved in between, so height and width must divide by 2 that often.
-    norm : {None, "group", "batch"}, default "group"
-        Layers ``...norm``; "batch" is for methods that keep statistics at home.
-
-    Notes
-    -----
-    (rows, inputs, h, w) -> (rows, outputs, h, w).
-    """
-
-    def __init__(
-        self, inputs: int = 1, outputs: int = 1, channels: Sequence[int] = (8, 16, 32), norm: str | None = "group"
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, channels: Sequence[int], norm: str | None) -> None:
         super().__init__()
         sizes = (inputs, *channels)
         self.channels = tuple(channels)
@@ -124,33 +125,24 @@ class UNet(nn.Module):
         return self.head(x)  # type: ignore[no-any-return]
 
 
-def unet(inputs: int = 1, outputs: int = 1, channels: Sequence[int] = (8, 16, 32), norm: str | None = "group") -> UNet:
-    """A small U-Net: see :class:`UNet`."""
-    if not channels or min(channels) < 1:
-        raise CoterieError(f"channels must be one number above 0 for each level, not {tuple(channels)}.")
+@checked
+def unet(inputs: int = 1, outputs: int = 1, channels: Channels = (8, 16, 32), norm: Norm = "group") -> UNet:
+    """A small U-Net (Ronneberger et al. 2015): parts ``encoder.level1, ...``, ``decoder.level1, ...`` and ``head``.
+
+    It makes logits of masks (rows, outputs, h, w) of images (rows, inputs, h, w), which are halved between levels, so
+    that height and width must divide by 2 that often.
+    """
     return UNet(inputs, outputs, channels, norm)
 
 
-def nodule_detector(
-    inputs: int = 1, channels: Sequence[int] = (8, 16, 32), norm: str | None = "group"
-) -> nn.Sequential:
+@checked
+def nodule_detector(inputs: int = 1, channels: Channels = (8, 16, 32), norm: Norm = "group") -> nn.Sequential:
     """One-stage detection on a grid, one box for each cell (after Redmon et al. 2016): ``body.level1, ...``, ``head``.
 
-    Parameters
-    ----------
-    inputs : int, default 1
-    channels : sequence of int, default (8, 16, 32)
-        Of each level; each but the first halves the image, so that a cell is ``2 ** (len(channels) - 1)`` pixels wide.
-    norm : {None, "group", "batch"}, default "group"
-
-    Returns
-    -------
-    torch.nn.Sequential
-        (rows, inputs, h, w) -> (rows, 5, cells, cells): the logit of a nodule whose centre is in the cell, and its
-        box as ``data.boxes.to_grid`` codes it.
+    It makes (rows, 5, cells, cells) of images (rows, inputs, h, w): the logit of a nodule whose centre is in the cell,
+    and its box as ``data.boxes.to_grid`` codes it. Each level but the first halves the image, so that a cell is
+    ``2 ** (len(channels) - 1)`` pixels wide.
     """
-    if not channels or min(channels) < 1:
-        raise CoterieError(f"channels must be one number above 0 for each level, not {tuple(channels)}.")
     levels: OrderedDict[str, nn.Module] = OrderedDict()
     for k, (a, b) in enumerate(pairwise((inputs, *channels)), 1):
         down = block(a, b, norm, stride=1 if k == 1 else 2)

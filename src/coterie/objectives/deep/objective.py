@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,48 +22,31 @@ from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
 from coterie.objectives.deep.sequential import SequentialClients, explained
 from coterie.objectives.deep.side_effects import batches, find_side_effects
 from coterie.objectives.deep.validate import validate
-from coterie.objectives.gradient_steps import Draws
-from coterie.objectives.row_kernels import row_ranges, totals
+from coterie.objectives.gradient_steps import Draws, RowRanges
+from coterie.objectives.row_kernels import owned_rows, row_ranges, weighted_means, weighted_sums
 
 SMALL = 100_000
 """Models with fewer parameters and no convolutions run batched; a round of larger ones is no faster so."""
 
 
 @dataclass(frozen=True)
-class Deep:
+class Deep(RowRanges):
     """``f_i(theta) = sum_r w_r loss(model(theta, x_r), y_r)`` over client i's rows r.
 
     theta is one flat row: parameters in the module's order, then its floating buffers (BatchNorm's statistics), which
     have no gradient and move with forward passes while a client trains. Several clients of one call run batched
     (``batched``), or one after another. :meth:`of` and :meth:`of_clients` check a caller's rows; this class does not.
-
-    Parameters
-    ----------
-    of : Architecture
-        The module, its loss and its number type.
-    rows : Rows
-        Inputs and targets, client after client.
-    weights : (n,) float64
-    starts, stops : (m,) int64
-        Row range of every client.
-    training : Training
-    sequential : SequentialClients
-        What works on one client after another.
-    batched : BatchedClients, optional
-        What works on several at once, where that is possible and faster.
-    notes : tuple of str
-        What of a run cannot be repeated, and what is not kept from round to round, in sentences.
     """
 
-    architecture: Architecture
-    rows: Rows
-    weights: Floats
+    architecture: Architecture  # the module, its loss and its number type
+    rows: Rows  # inputs and targets, client after client
+    weights: Floats  # (n,)
     starts: Ints
-    stops: Ints
+    stops: Ints  # (m,) row range of every client
     training: Training
-    sequential: SequentialClients
-    batched: BatchedClients | None = None
-    notes: tuple[str, ...] = ()
+    sequential: SequentialClients  # what works on one client after another
+    batched: BatchedClients | None = None  # what works on several at once, where that is possible and faster
+    notes: tuple[str, ...] = ()  # what of a run cannot be repeated or is not kept from round to round, in sentences
 
     @classmethod
     def of(
@@ -165,7 +148,7 @@ class Deep:
         rows.starts, rows.stops = lo, hi = row_ranges(ranges[0], ranges[1], n)
         if batched is None:
             batched = of.device.type != "cpu" or (of.p < SMALL and not of.convolves)
-        sequential = SequentialClients(of, how.ridge, *getattr(rows, "sets", ()))
+        sequential = SequentialClients(of, how.ridge, *rows.sets)
         validate(sequential, rows, hi - lo)
         known = not isinstance(rows, Tensors) or rows.known
         notes = find_side_effects(sequential, rows, lo, hi) if known else ()
@@ -175,9 +158,6 @@ class Deep:
         batched = batched and known and not (of.moving or of.random or of.mixes or of.hooked)
         batched = batched and (not len(some) or batches(together, rows, some))
         return cls(of, rows, w, lo, hi, how, sequential, together if batched else None, notes)
-
-    def __len__(self) -> int:
-        return len(self.starts)
 
     @property
     def dim(self) -> int:
@@ -215,19 +195,6 @@ class Deep:
     def module(self, theta: npt.ArrayLike) -> nn.Module:
         """A torch module with the parameters of a row (d,), in evaluation mode; a CoterieError for other shapes."""
         return self.architecture.filled(np.asarray(theta))
-
-    @property
-    def counts(self) -> Ints:
-        """Rows of every client."""
-        return self.stops - self.starts
-
-    def take(self, rows: slice | Ints) -> Deep:
-        """The same rows seen as other clients: any order, repeats allowed, nothing copied but the row ranges."""
-        return replace(self, starts=self.starts[rows], stops=self.stops[rows])
-
-    def sizes(self) -> Floats:
-        """The weight of every client's rows (m,)."""
-        return totals(self.weights, self.starts, self.stops)
 
     def has_finite_gradient(self) -> Bools:
         """Whose rows hold finite numbers only (m,)."""
@@ -312,16 +279,16 @@ class Deep:
         out, total = self._theta(theta), self.sizes()
         moves = self.architecture.moves
         on = moves if on is None else np.asarray(on) * (1.0 if moves is None else moves)
-        going = Going(np.asarray(eta), steps, float(pull), np.broadcast_to(anchor, theta.shape), shift, on, fresh)
+        to = np.broadcast_to(anchor, theta.shape)
+        going = Going(np.asarray(eta), steps, float(pull), to, shift, on, fresh, self.training)
         size, found = np.full(len(self), draws.size) if draws.size else self.counts, torch.empty_like(out)
-        how = self.training.clip, self.training.momentum
 
         def together(batched: BatchedClients) -> None:
             for block in blocks(size, self.dim):
                 some = block[np.argsort(-steps[block], kind="stable")]
                 rows = self._batch(some, draws.keys, draws.size, total)
                 part = out[some]
-                batched.walk(part, going.take(some), draws.first[some], rows, *how)
+                batched.walk(part, going.take(some), draws.first[some], rows)
                 found[some] = part
 
         if self.batched is not None and self.batched.done(together):
@@ -329,7 +296,7 @@ class Deep:
         else:
             rows = self._batch(np.arange(len(self)), draws.keys, draws.size, total)
             with explained(self.rows, "A step of", self.starts):
-                self.sequential.walk(out, going, draws.keys, draws.first, rows, *how)
+                self.sequential.walk(out, going, draws.keys, draws.first, rows)
         return np.asarray(out.cpu().numpy())
 
     def _per_row(self, theta: npt.ArrayLike, what: What) -> Any:
@@ -338,7 +305,8 @@ class Deep:
         Where something draws random numbers in evaluation, or rows depend on the others of their batch, every client is
         evaluated by itself; what is drawn then depends on its own rows alone, and is the same whenever it is asked for.
         """
-        at, models, of, index = self._theta(theta), np.asarray(theta), self.architecture, self._index()
+        at, models, of = self._theta(theta), np.asarray(theta), self.architecture
+        _, index = owned_rows(self.starts, self.stops)
         edges = np.append(0, np.cumsum(self.counts))
         if not len(index):
             return np.zeros(0)
@@ -361,23 +329,13 @@ class Deep:
             out[where] = values
         return out
 
-    def _index(self) -> Ints:
-        """The rows of all clients, client after client (sum of counts,)."""
-        counts = self.counts
-        return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts - self.starts, counts)
-
     def row_losses(self, theta: npt.ArrayLike) -> Floats:
         """The loss of every row, client after client (sum of counts,), without weights or ridge."""
         return np.asarray(self._per_row(theta, self.architecture.loss), dtype=np.float64)
 
-    def _weighted(self, per_row: Floats) -> Floats:
-        """Sums (m,) of weights times numbers of rows."""
-        owner = np.repeat(np.arange(len(self)), self.counts)
-        return np.asarray(np.bincount(owner, self.weights[self._index()] * per_row, len(self)), dtype=np.float64)
-
     def value(self, theta: npt.ArrayLike) -> Floats:
         """Losses (m,) at one theta (d,) or at one for each client (m, d), in evaluation mode."""
-        out = self._weighted(self.row_losses(theta))
+        out = weighted_sums(self, self.row_losses(theta))
         if self.training.ridge:
             layers = np.asarray(theta, dtype=np.float64)[..., : self.architecture.p]
             out = out + 0.5 * self.training.ridge * self.sizes() * np.square(layers).sum(-1)
@@ -395,5 +353,4 @@ class Deep:
         """
         if self.architecture.score is None:
             raise CoterieError("This loss has no score that goes with it: give score=function(outputs, targets).")
-        hits, size = self._weighted(self._per_row(theta, self.architecture.score)), self.sizes()
-        return np.where(size > 0.0, hits / np.where(size > 0.0, size, 1.0), np.nan)
+        return weighted_means(self, self._per_row(theta, self.architecture.score))

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,21 +26,42 @@ PROBED = 256
 """Of so many clients' Datasets, at most, one row is looked at before anything is trained."""
 
 
-class Owners:
-    """Which client a row is of: rows lie client after client, who are called by their labels, or 0, 1, ..."""
+class Rows:
+    """Inputs and targets by row number, client after client, who are called by their labels, or 0, 1, ..."""
 
     starts: Ints
     stops: Ints
+    device: torch.device
     labels: Sequence[str] | None = None
+    sets: Sequence[Any] = ()  # what loads the rows, and may draw random numbers
 
-    def client(self, row: int) -> str:
-        """``"client 2"``."""
-        found = np.flatnonzero((self.starts <= row) & (row < self.stops))
-        return f"client {self.label(int(found[0]))}" if len(found) else "no client"
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def gather(self, index: Ints) -> tuple[Any, Tensor]:
+        """Inputs and targets of the rows ``index``, of any shape."""
+        raise NotImplementedError
+
+    @cached_property
+    def sound(self) -> Bools:
+        """Which rows hold finite numbers only (rows,); every item is loaded once, some at a time."""
+        good = np.ones(len(self), dtype=bool)
+        with Generators(self.device, *self.sets).kept() as seed:
+            seed(0, 0)
+            for at in range(0, len(self), 1024):
+                for values in self.gather(np.arange(at, min(at + 1024, len(self)))):
+                    if values.is_floating_point():
+                        good[at : at + len(values)] &= torch.isfinite(values[..., None]).flatten(1).all(1).cpu().numpy()
+        return good
 
     def label(self, client: int) -> str:
         """What a client is called."""
         return str(client) if self.labels is None or client >= len(self.labels) else str(self.labels[client])
+
+    def client(self, row: int) -> str:
+        """``"client 2"``: whose row it is."""
+        found = np.flatnonzero((self.starts <= row) & (row < self.stops))
+        return f"client {self.label(int(found[0]))}" if len(found) else "no client"
 
     def place(self, row: int) -> str:
         """``"row 5 of client 2"``, from 0; a client with a name alone where rows were dealt out, and have no place."""
@@ -48,33 +69,10 @@ class Owners:
         if not len(found):
             return f"row {row}"
         at = f"row {row - int(self.starts[found[0]])}" if self.labels is None else "a row"
-        return f"{at} of client {self.label(int(found[0]))}"
+        return f"{at} of {self.client(row)}"
 
 
-class Rows(Protocol):
-    """Inputs and targets by row number."""
-
-    starts: Ints
-    stops: Ints
-
-    def __len__(self) -> int:
-        """Number of rows."""
-
-    def gather(self, index: Ints) -> tuple[Any, Tensor]:
-        """Inputs and targets of the rows ``index``, of any shape."""
-
-    @property
-    def sound(self) -> Bools:
-        """Which rows hold finite numbers only (rows,)."""
-
-    def client(self, row: int) -> str:
-        """Whose row it is, in words."""
-
-    def place(self, row: int) -> str:
-        """Which row of whom it is, in words."""
-
-
-class Tensors(Owners):
+class Tensors(Rows):
     """Inputs (n, ...) and targets (n, ...) that lie in memory; floating numbers take the model's type.
 
     Whole numbers are handed on as they are, so that embeddings can be told which row to look up. Targets that are None
@@ -82,6 +80,7 @@ class Tensors(Owners):
     """
 
     def __init__(self, X: Any, y: Any, dtype: torch.dtype, device: torch.device) -> None:
+        self.device = device
         self.X, self.known = tensor(X, dtype, device, "The inputs X"), y is not None
         self.y = tensor(y, dtype, device, "The targets y") if self.known else self.X.new_zeros(self.X.shape[:1])
         if not self.X.ndim or len(self.X) != (len(self.y) if self.y.ndim else -1):
@@ -116,17 +115,8 @@ class Tensors(Owners):
         at = torch.from_numpy(index).to(self.X.device)
         return self.X[at], self.y[at]
 
-    @cached_property
-    def sound(self) -> Bools:
-        """Which rows are finite."""
-        good = np.ones(len(self), dtype=bool)
-        for values in (self.X, self.y):
-            if values.is_floating_point():
-                good &= torch.isfinite(values[..., None]).flatten(1).all(1).cpu().numpy()
-        return good
 
-
-class Sets(Owners):
+class Sets(Rows):
     """Items of map-style Datasets, one Dataset or DataLoader for each client, put together as a DataLoader would.
 
     Every batch is shown to ``checked(y, rows)``, which raises a CoterieError for targets that the loss has no use for.
@@ -135,7 +125,7 @@ class Sets(Owners):
     def __init__(self, clients: Sequence[Any], labels: Sequence[str], dtype: torch.dtype, device: torch.device) -> None:
         loader = next((c for c in clients if isinstance(c, DataLoader)), None)
         self.collate: Callable[[list[Any]], Any] = loader.collate_fn if loader is not None else default_collate
-        self.sets: list[Any] = [_items(who, c, dtype) for who, c in zip(labels, clients, strict=True)]
+        self.sets = [_items(who, c, dtype) for who, c in zip(labels, clients, strict=True)]
         counts = [_length(who, data) for who, data in zip(labels, self.sets, strict=True)]
         self.stops = np.cumsum(counts, dtype=np.int64)
         if not self.stops[-1]:
@@ -163,8 +153,8 @@ class Sets(Owners):
             ) from problem
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise CoterieError(
-                f"Items of Datasets must be pairs of inputs and targets; {self.place(int(flat[0]))} is {_what(found)}: "
-                "give a Dataset whose items are (x, y)."
+                f"Items of Datasets must be pairs of inputs and targets; {self.place(int(flat[0]))} is "
+                f"{kind_of(found)}: give a Dataset whose items are (x, y)."
             )
         X, y = (self._shaped(v, w, index) for v, w in zip(found, ("inputs", "targets"), strict=True))
         if self.checked is not None:
@@ -181,7 +171,7 @@ class Sets(Owners):
 
     def _misfit(self, items: list[Any], rows: Ints) -> str:
         """The first row whose item looks unlike the first one, in words."""
-        look = [_what(item) for item in items]
+        look = [kind_of(item) for item in items]
         other = next((k for k, said in enumerate(look) if said != look[0]), 0)
         if not other:
             return f"{self.place(int(rows[0]))} ({look[0]})"
@@ -191,7 +181,7 @@ class Sets(Owners):
         row = int(index.flat[0])
         if isinstance(values, Mapping | tuple | list):
             raise CoterieError(
-                f"The {what} of {self.place(row)} are {_what(values)}, and must be one tensor: put them into one "
+                f"The {what} of {self.place(row)} are {kind_of(values)}, and must be one tensor: put them into one "
                 "(torch.cat), which the model takes apart in its forward, or give the loader a collate_fn that does."
             )
         got = tensor(values, self.dtype, torch.device("cpu"), f"The {what} of {self.place(row)}")
@@ -212,19 +202,6 @@ class Sets(Owners):
             for name, a, b in zip("Xy", shapes, seen[1], strict=True):
                 if a != b and self.collate is default_collate:
                     raise CoterieError(_differ(name, self.label(number), a, self.label(seen[0]), b))
-
-    @cached_property
-    def sound(self) -> Bools:
-        """Which rows are finite; every item is loaded once, some at a time."""
-        good = np.ones(len(self), dtype=bool)
-        with Generators(self.device, *self.sets).kept() as seed:
-            seed(0, 0)
-            for at in range(0, len(self), 1024):
-                X, y = self.gather(np.arange(at, min(at + 1024, len(self))))
-                for values in (X, y):
-                    if values.is_floating_point():
-                        good[at : at + len(values)] &= torch.isfinite(values[..., None]).flatten(1).all(1).cpu().numpy()
-        return good
 
 
 def of_clients(clients: Any, dtype: torch.dtype, device: torch.device) -> Tensors | Sets:
@@ -258,7 +235,7 @@ class Pairs(Dataset[tuple[Tensor, Tensor]]):
 def _pair(who: str, pair: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensors:
     """One client's arrays; what is wrong with them is said with the client's name."""
     if len(pair) != 2:
-        raise CoterieError(f"The data of client {who} must be a pair (X, y), not {_what(pair)}.")
+        raise CoterieError(f"The data of client {who} must be a pair (X, y), not {kind_of(pair)}.")
     try:
         return Tensors(*pair, dtype, device)
     except CoterieError as e:
@@ -272,7 +249,7 @@ def _items(who: str, data: Any, dtype: torch.dtype) -> Any:
     data = data.dataset if isinstance(data, DataLoader) else data
     if data is None or isinstance(data, str | bytes | Mapping) or hasattr(data, "__array__"):
         raise CoterieError(
-            f"The data of client {who} must be a Dataset, a DataLoader or a pair (X, y), not {_what(data)}."
+            f"The data of client {who} must be a Dataset, a DataLoader or a pair (X, y), not {kind_of(data)}."
         )
     if isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise CoterieError(
@@ -296,14 +273,14 @@ def _differ(name: str, one: str, shape: torch.Size, other: str, wanted: torch.Si
     )
 
 
-def _what(item: Any) -> str:
+def kind_of(item: Any) -> str:
     """What something looks like, in a few words."""
     if isinstance(item, Tensor | np.ndarray):
         return f"an array of shape {tuple(item.shape)}"
     if isinstance(item, Mapping):
         return f"a dict of {', '.join(map(str, list(item)[:5]))}"
     if isinstance(item, tuple | list):
-        return f"a {type(item).__name__} of {len(item)}: {', '.join(map(_what, item[:3]))}" if len(item) else "empty"
+        return f"a {type(item).__name__} of {len(item)}: {', '.join(map(kind_of, item[:3]))}" if len(item) else "empty"
     return "None" if item is None else "a number" if isinstance(item, Real) else f"a {type(item).__name__}"
 
 

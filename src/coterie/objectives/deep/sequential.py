@@ -148,13 +148,6 @@ class SequentialClients:
         workspace: ModuleWorkspace = self._local.workspace
         return workspace
 
-    def _layers(self, numbers: Any) -> list[Tensor] | None:
-        """The layers (1, ...) of a row (d,), where there is any."""
-        if numbers is None:
-            return None
-        views = self.of.views(self.of.tensor(numbers)[None])
-        return [views[place.name] for place in self.of.parameters]
-
     def each(self, work: Ints, run: Callable[[int, Seed], None]) -> None:
         """Call ``run(i, seed)`` for every client; ``seed(key, step)`` is to be called before each of its steps.
 
@@ -206,27 +199,20 @@ class SequentialClients:
         self.each(np.ones(len(theta), dtype=np.int64), one)
         return out
 
-    def walk(
-        self, theta: Tensor, going: Going, keys: Any, first: Ints, batch: Batch, clip: float | None, momentum: float
-    ) -> None:
+    def walk(self, theta: Tensor, going: Going, keys: Any, first: Ints, batch: Batch) -> None:
         """Move theta (m, d), in place, where local steps lead."""
         start = theta.clone()
 
         def one(i: int, seed: Seed) -> None:
             workspace, at = self.workspace, int(first[i])
             workspace.load(start[i])
-            to, shift = (None if a is None else self._layers(a[i]) for a in (going.anchor, going.shift))
-            on, layers = self._layers(going.on), [layer.data[None] for layer in workspace.layers]
-            eta = self.of.tensor(going.eta[i : i + 1])
-            stepper = Stepper(layers, eta, going.pull, to if going.pull else None, shift, on, clip, momentum)
+            stepper = Stepper(self.of, [layer.data[None] for layer in workspace.layers], going.take(np.array([i])))
             for s in range(int(going.steps[i])):
                 now = at + (s if going.fresh else 0)
                 seed(int(keys[i]), now)
                 stepper.step(workspace.gradient(_single(batch, i, now), self.ridge))
-            if going.on is None:
-                workspace.unload(theta[i])
-            else:  # statistics of layers that rest do, too
-                workspace.unload(theta[i])
+            workspace.unload(theta[i])
+            if going.on is not None:  # statistics of layers that rest do, too
                 p, move = self.of.p, self.of.tensor(going.on)
                 theta[i, p:] = torch.where(move[p:] > 0, theta[i, p:], start[i, p:])
 

@@ -5,9 +5,7 @@ Whatever goes wrong in it becomes one sentence, with shapes, torch's own first l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +15,7 @@ from coterie.errors import RAISED, CoterieError
 from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import Architecture, short
 from coterie.objectives.deep.losses import Loss
-from coterie.objectives.deep.rows import Rows, Sets, Tensors
+from coterie.objectives.deep.rows import Rows, Sets, Tensors, kind_of
 from coterie.objectives.deep.sequential import ModuleWorkspace, SequentialClients
 
 
@@ -64,7 +62,7 @@ def _outputs(of: Architecture, workspace: ModuleWorkspace, x: Tensor, training: 
         ) from problem
     if not isinstance(outputs, Tensor):
         raise CoterieError(
-            f"The model must give one tensor of outputs, and gives {_kind(outputs)}{while_}: return what the loss "
+            f"The model must give one tensor of outputs, and gives {kind_of(outputs).partition(':')[0]}{while_}: return what the loss "
             "compares with the targets, and nothing beside it."
         )
     if not outputs.ndim or len(outputs) != len(x):
@@ -89,7 +87,7 @@ def _losses(of: Architecture, outputs: Tensor, y: Tensor) -> Tensor:
         ) from problem
     if not isinstance(losses, Tensor):
         raise CoterieError(
-            f"The loss must give a tensor with one number for each row, not {_kind(losses)}: compute it from the "
+            f"The loss must give a tensor with one number for each row, not {kind_of(losses).partition(':')[0]}: compute it from the "
             "outputs with torch alone."
         )
     if tuple(losses.shape) != (len(y),):
@@ -186,14 +184,6 @@ def _first(bad: Tensor, y: Tensor, rows: Rows, at: Ints) -> str:
     where = bad.reshape(len(y), -1).any(1).nonzero().flatten()[0]
     value = y[where][bad[where]].flatten()[0].item()
     return f"{value:g} in {rows.place(int(at[int(where)]))}"
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"a dict of {', '.join(map(str, list(value)[:5]))}"
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _input_remedy(of: Architecture, workspace: ModuleWorkspace, x: Tensor) -> str:
