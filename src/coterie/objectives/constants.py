@@ -15,7 +15,7 @@ from coterie.errors import CoterieError
 from coterie.numerics.arrays import Floats, Ints, full, kernel, pack, reading
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
-from coterie.objectives.row_kernels import Data, owned_rows, packed_sums, row_derivatives, row_sums
+from coterie.objectives.row_kernels import Data, row_derivatives
 
 SAFETY = 2.0
 """How far the mean of a Poisson row may rise above the larger of its means at the ends of a run."""
@@ -156,6 +156,38 @@ def expand_glm(glm: GLM, unit: Floats, theta: Floats) -> tuple[Floats, Floats]:
     return A, score + packed_product(A, theta)
 
 
+@kernel
+def _scatter(data: Data, theta: Floats, g: Floats, A: Floats, rows: Ints, w: Floats, w2: Floats) -> None:
+    family, X, y, offset, weights, starts, stops = data
+    m, d = theta.shape
+    for i in range(m):
+        for r in range(starts[i], stops[i]):
+            eta = offset[r]
+            for j in range(d):
+                eta += X[r, j] * theta[i, j]
+            s = -weights[r] * row_derivatives(family, eta, y[r])[1]
+            rows[i] += weights[r] > 0.0
+            w[i] += weights[r]
+            w2[i] += weights[r] * weights[r]
+            for j in range(d):
+                g[i, j] += s * X[r, j]
+        if not w[i] > 0.0:
+            continue
+        for j in range(d):
+            g[i, j] /= w[i]
+        for r in range(starts[i], stops[i]):
+            eta = offset[r]
+            for j in range(d):
+                eta += X[r, j] * theta[i, j]
+            s = -weights[r] * row_derivatives(family, eta, y[r])[1]
+            at = 0
+            for j in range(d):
+                t = s * X[r, j] - weights[r] * g[i, j]
+                for k in range(j + 1):
+                    A[i, at] += t * (s * X[r, k] - weights[r] * g[i, k])
+                    at += 1
+
+
 def gradient_scatter(objective: GLM, theta: Floats) -> tuple[Floats, Floats, Ints, Floats, Floats]:
     """Gradients of mean losses at theta (m, d), and how their rows' gradients scatter.
 
@@ -163,13 +195,8 @@ def gradient_scatter(objective: GLM, theta: Floats) -> tuple[Floats, Floats, Int
     (m, P), with g_r the gradient of a row's loss and w_r its weight; the number of rows that weigh (m,); and the sums
     (m,) of weights and of their squares.
     """
-    m, (owner, rows) = len(objective), owned_rows(objective.starts, objective.stops)
-    X, weight, size = objective.X[rows], objective.weights[rows], objective.sizes()
-    with np.errstate(over="ignore", invalid="ignore"):  # far out, where the caller sees that numbers are not finite
-        mean = objective.family.mean(objective.offset[rows] + np.sum(X * theta[owner], axis=1))
-        each = (weight * (mean - objective.y[rows]))[:, None] * X
-        g = row_sums(owner, each, m) / np.where(size > 0.0, size, 1.0)[:, None]
-        each -= weight[:, None] * g[owner]
-        A = packed_sums(owner, each, each, m)
-    counts = np.bincount(owner, weight > 0.0, m).astype(np.int64)
-    return g, A, counts, size, np.bincount(owner, weight**2, m).astype(np.float64)
+    m, d = theta.shape
+    g, A = np.zeros((m, d)), np.zeros((m, d * (d + 1) // 2))
+    rows, w, w2 = np.zeros(m, dtype=np.int64), np.zeros(m), np.zeros(m)
+    _scatter(objective.compiled, np.ascontiguousarray(theta), g, A, rows, w, w2)
+    return g, A, rows, w, w2

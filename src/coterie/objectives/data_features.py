@@ -10,7 +10,7 @@ import numpy as np
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.glm import GLM
-from coterie.objectives.row_kernels import owned_rows, packed_sums, row_sums
+from coterie.objectives.row_kernels import owned_rows
 
 
 def _values(objective: GLM, columns: Ints, centre: Floats, unit: Floats) -> tuple[Ints, Floats, Floats]:
@@ -29,9 +29,15 @@ def moments(objective: GLM, columns: Ints, centre: Floats, unit: Floats) -> tupl
     owner, weight, x = _values(objective, columns, centre, unit)
     m = len(objective)
     rows, w = (np.bincount(owner, part, m).astype(np.float64) for part in (weight > 0.0, weight))
-    mean = row_sums(owner, weight[:, None] * x, m) / np.where(w > 0.0, w, 1.0)[:, None]
+    mean = np.zeros((m, len(columns)))
+    for j, column in enumerate(x.T):
+        mean[:, j] = np.bincount(owner, weight * column, m) / np.where(w > 0.0, w, 1.0)
     x -= mean[owner]
-    return rows, w, mean, packed_sums(owner, weight[:, None] * x, x, m)
+    pairs = np.column_stack(np.tril_indices(len(columns)))
+    A = np.zeros((m, len(pairs)))
+    for at, (j, k) in enumerate(pairs):
+        A[:, at] = np.bincount(owner, weight * x[:, j] * x[:, k], m)
+    return rows, w, mean, A
 
 
 def radii(objective: GLM, columns: Ints, centre: Floats, unit: Floats) -> Floats:

@@ -138,31 +138,17 @@ class WeightedRows(RowRanges):
         on: npt.NDArray[Any] | None = None,
     ) -> Floats:
         """Local steps on the mean losses: see ``mean_loss.walk``."""
-        return self._walked(self._share(), theta, anchor, eta, pull, steps, draws, fresh, shift, on)
-
-    def _walked(
-        self,
-        share: Floats,
-        theta: Floats,
-        anchor: Floats,
-        eta: Floats,
-        pull: float,
-        steps: Ints,
-        draws: Draws,
-        fresh: bool = True,
-        shift: Floats | None = None,
-        on: npt.NDArray[Any] | None = None,
-    ) -> Floats:
         shifts = np.empty((0, 0)) if shift is None else np.ascontiguousarray(shift, dtype=np.float64)
         moving = np.empty(0) if on is None else np.ascontiguousarray(on, dtype=np.float64)
         start, to, drawn = self._each(theta), self._each(anchor), (draws.keys, draws.first, draws.size)
         return row_kernels.walk(
-            *self.step_data, share, start, to, eta, float(pull), steps, *drawn, fresh, shifts, moving
+            *self.step_data, self._share(), start, to, eta, float(pull), steps, *drawn, fresh, shifts, moving
         )
 
     def descend(self, theta: Floats, eta: Floats, steps: Ints, draws: Draws) -> Floats:
         """``steps`` (m,) steps by ``eta`` (m,) along the gradients of the losses, not of their means."""
-        return self._walked(np.ones(len(self)), theta, theta, eta, 0.0, steps, draws)
+        start, drawn, none = self._each(theta), (draws.keys, draws.first, draws.size), (np.empty((0, 0)), np.empty(0))
+        return row_kernels.walk(*self.step_data, np.ones(len(self)), start, start, eta, 0.0, steps, *drawn, True, *none)
 
     def path(self, theta: Floats, shift: Floats, P: Floats, eta: Floats, steps: int, draws: Draws) -> Floats:
         """The mean gradient met on local steps: see ``mean_loss.path``."""

@@ -248,23 +248,6 @@ def owned_rows(starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
     return owner, np.arange(len(owner)) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
 
 
-def row_sums(owner: Ints, values: Floats, m: int) -> Floats:
-    """Sums (m, q) over every client's rows of values (n, q)."""
-    out = np.zeros((m, values.shape[1]))
-    for j, column in enumerate(values.T):
-        out[:, j] = np.bincount(owner, column, m)
-    return out
-
-
-def packed_sums(owner: Ints, left: Floats, right: Floats, m: int) -> Floats:
-    """Sums (m, P) over every client's rows of the packed lower triangles of ``left_r right_r'`` (n, q)."""
-    first, second = np.tril_indices(left.shape[1])
-    out = np.zeros((m, len(first)))
-    for at, (j, k) in enumerate(zip(first, second, strict=True)):
-        out[:, at] = np.bincount(owner, left[:, j] * right[:, k], m)
-    return out
-
-
 def weighted_sums(rows: Any, values: npt.NDArray[Any]) -> Floats:
     """Sums (m,) of weights times numbers of rows, given client after client (sum of counts,)."""
     owner, at = owned_rows(rows.starts, rows.stops)

@@ -62,7 +62,7 @@ def _outputs(of: Architecture, workspace: ModuleWorkspace, x: Tensor, training: 
         ) from problem
     if not isinstance(outputs, Tensor):
         raise CoterieError(
-            f"The model must give one tensor of outputs, and gives {kind_of(outputs).partition(':')[0]}{while_}: return what the loss "
+            f"The model must give one tensor of outputs, and gives {_kind(outputs)}{while_}: return what the loss "
             "compares with the targets, and nothing beside it."
         )
     if not outputs.ndim or len(outputs) != len(x):
@@ -87,7 +87,7 @@ def _losses(of: Architecture, outputs: Tensor, y: Tensor) -> Tensor:
         ) from problem
     if not isinstance(losses, Tensor):
         raise CoterieError(
-            f"The loss must give a tensor with one number for each row, not {kind_of(losses).partition(':')[0]}: compute it from the "
+            f"The loss must give a tensor with one number for each row, not {_kind(losses)}: compute it from the "
             "outputs with torch alone."
         )
     if tuple(losses.shape) != (len(y),):
@@ -184,6 +184,11 @@ def _first(bad: Tensor, y: Tensor, rows: Rows, at: Ints) -> str:
     where = bad.reshape(len(y), -1).any(1).nonzero().flatten()[0]
     value = y[where][bad[where]].flatten()[0].item()
     return f"{value:g} in {rows.place(int(at[int(where)]))}"
+
+
+def _kind(value: object) -> str:
+    """What something is, without what it holds."""
+    return kind_of(value).partition(":")[0]
 
 
 def _input_remedy(of: Architecture, workspace: ModuleWorkspace, x: Tensor) -> str:
