@@ -92,7 +92,8 @@ class Softmax(WeightedRows):
             raise CoterieError("X must be (rows, columns), with one label and one weight for each row.")
         if not (np.isfinite(X).all() and np.isfinite(w).all() and (w >= 0.0).all() and 0.0 <= ridge < np.inf):
             raise CoterieError("X, weights and ridge must be finite, and the latter two not negative.")
-        codes = labels.astype(np.int64) if labels.dtype.kind in "biu" else np.full(len(X), -1)
+        whole = labels.dtype.kind in "biuf" and np.array_equal(labels, np.floor(labels))
+        codes = labels.astype(np.int64) if whole else np.full(len(X), -1)
         K = int(codes.max(initial=0)) + 1 if classes is None else int(classes)
         if codes.min(initial=0) < 0 or codes.max(initial=0) >= K:
             raise CoterieError(f"Labels must be whole numbers from 0 to {K - 1}: code classes as such first.")

@@ -92,6 +92,10 @@ class Architecture:
         counts = {name for name, b in module.named_buffers() if not b.is_floating_point()}
         own = [place for place in self.buffers if buffers == "personal" or place.name in counts]
         self.kept = tuple(place.name for place in (*still, *own))
+        self._look_at_layers(module)
+
+    def _look_at_layers(self, module: nn.Module) -> None:
+        """What the types of a module's layers say of how it trains."""
         # layers that are in evaluation mode while the module trains, such as a frozen BatchNorm: they stay so
         self.resting = tuple(n for n, m in module.named_modules() if module.training and not m.training)
         self.train(module)
