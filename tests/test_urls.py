@@ -32,6 +32,7 @@ from coterie.runs.callbacks import TensorBoard
 from coterie.runs.training_problem import TrainingProblem
 from tests.cli.harness import coterie as command
 from tests.cli.harness import table
+from tests.messages import names
 
 URLS = ["s3://bucket/x", "gs://bucket/x", "hdfs://host:8020/x", "https://host/x.csv", "file:///tmp/x", " s3a://b/x"]
 KINDS = [*URLS, Path("s3://bucket/x")]  # which a Path makes s3:/bucket/x
@@ -192,5 +193,5 @@ def test_a_path_of_this_machine_is_taken_as_it_is(path):
 
 
 def test_what_is_no_path_is_refused():
-    with pytest.raises(CoterieError, match="A path must be text, not 5"):
+    with pytest.raises(CoterieError, match=names("path text not 5")):
         local(5)

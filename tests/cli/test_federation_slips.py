@@ -20,6 +20,7 @@ from coterie.engines.retry import reasons
 from tests.cli.harness import coterie
 from tests.cli.test_federation import RUN, Engine
 from tests.deployment.sites import FORMULA, NAMES, build, home, task, transport
+from tests.messages import names
 
 
 class Asked(Engine):
@@ -177,7 +178,7 @@ def test_the_folder_of_another_site_is_told(tmp_path):
     to = LocalTransport(
         {name: SiteReceiver(home(tmp_path, "bern" if name == "chur" else name)).receive for name in NAMES}
     )
-    with pytest.raises(Refused, match="chur: it calls itself 'bern': another site's folder is used there"):
+    with pytest.raises(Refused, match=names("chur calls itself 'bern' site's folder used")):
         Remote(to, run="r", task=task(tmp_path), policy=Policy(strict=False, min_clients="all"))
 
 

@@ -13,6 +13,7 @@ from coterie.codecs.feedback import ORDERS, coordinate_order, with_feedback
 from coterie.codecs.total_variation import TotalVariation, quantised_runs
 from coterie.errors import CoterieError
 from coterie.numerics.total_variation import pinned_tv
+from tests.messages import names
 
 CODECS = {
     name: by_name(name)
@@ -156,9 +157,9 @@ def test_bodies_that_cannot_be_are_refused_even_with_a_right_checksum() -> None:
     from coterie.federation import Ragged
 
     for body in (b"", b"\x05", b"\x05\x00", b"\x05\x00" + b"\x01" * 12, b"\x00\x00"):
-        with pytest.raises(CoterieError, match="Row 0 is not a message of codec 'tv:all'"):
+        with pytest.raises(CoterieError, match=names("Row 0 not message codec 'tv:all'")):
             TotalVariation(k=None)._unpack(Ragged.of([body]), 9)
-    with pytest.raises(CoterieError, match="Row 1 is not a message of codec 'tv:4'"):
+    with pytest.raises(CoterieError, match=names("Row 1 not message codec 'tv:4'")):
         TotalVariation()._unpack(Ragged.of([b"\x00" * 6, b"\x01" * 4]), 9)
 
 
@@ -169,7 +170,7 @@ def test_orders_are_what_both_ends_know() -> None:
     assert coordinate_order("last-update", own, update).tolist() == [2, 0, 1]
     assert coordinate_order("magnitude") is None
     assert ORDERS == ("natural", "magnitude", "last-update")
-    with pytest.raises(CoterieError, match="There is no order 'random'"):
+    with pytest.raises(CoterieError, match=names("no order 'random'")):
         coordinate_order("random")
 
 

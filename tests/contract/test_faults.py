@@ -10,6 +10,7 @@ from coterie.engines.policy import Policy
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
 from tests.contract.cases import make_federation, quadratic
+from tests.messages import names
 
 M = 12
 
@@ -107,7 +108,7 @@ def test_a_site_that_lost_its_state_refuses_by_name(strict):
     fed.kill(1)
     fed.revive(1)  # without a folder it has forgotten everything
     if strict:
-        with pytest.raises(CoterieError, match="site 1 stands at exchange 0 and the coordinator counted 2"):
+        with pytest.raises(CoterieError, match=names("site 1 stands exchange 0 coordinator counted 2")):
             fed.ask(add, x=1.0)
     else:
         np.testing.assert_array_equal(fed.ask(add, x=1.0).missing, fed.sites[1])

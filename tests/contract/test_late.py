@@ -9,6 +9,7 @@ from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import quadratic
 from tests.contract.test_faults import add, read
+from tests.messages import names
 
 M, SITES = 9, 3
 
@@ -145,7 +146,7 @@ def test_numbers_that_are_none_are_refused(number, tmp_path):
 def test_a_site_that_says_strange_numbers_is_broken(number):
     fed = Loopback(quadratic(M).objective, sites=SITES)
     fed._nodes[1].receive = lambda data: wire.encode({"late": number})
-    with pytest.raises(CoterieError, match="At site 1, its answer is no answer"):
+    with pytest.raises(CoterieError, match=names("site 1 answer no")):
         fed.ask(add, x=1.0)
 
 

@@ -11,6 +11,7 @@ from coterie.federation import PerRow, Ragged, work
 from coterie.objectives.quadratic import Quadratic
 from tests.contract.cases import make_federation, quadratic
 from tests.contract.conftest import K, M
+from tests.messages import names
 
 
 @work
@@ -163,7 +164,7 @@ def replace(site, u):
 
 @pytest.mark.parametrize("value", [1.0, np.ones(M + 1)], ids=["scalar", "long"])
 def test_state_needs_a_row_for_each_client(fed, value):
-    with pytest.raises(CoterieError, match="'u' needs one row for each of"):
+    with pytest.raises(CoterieError, match=names("'u' needs row")):
         fed.ask(replace, u=value)
 
 
@@ -299,6 +300,6 @@ def test_a_work_that_returns_an_array_is_named_with_what_it_must_return(fed, row
     for ask in (fed.ask, fed.total):
         with pytest.raises(CoterieError, match=says):
             ask(bare_array, rows=rows)
-    with pytest.raises(CoterieError, match="none_at_all must return a dict, not nothing: arrays by name"):
+    with pytest.raises(CoterieError, match=names("none_at_all return dict not nothing arrays name")):
         fed.ask(none_at_all, rows=rows)
     assert not fed.ask(read_or, default=0.0)["written"].any()

@@ -8,6 +8,7 @@ import pytest
 
 from coterie.data.auxiliary_tasks import stack_tasks
 from coterie.errors import CoterieError
+from tests.messages import names
 
 
 def table(n=30):
@@ -62,5 +63,5 @@ def test_bad_input(change, main, auxiliary, said):
 
 
 def test_standardise_is_yes_or_no():
-    with pytest.raises(CoterieError, match="standardise must be true or false, not 'no'"):
+    with pytest.raises(CoterieError, match=names("standardise true false not 'no'")):
         stack_tasks(table(), "a", "b", standardise="no")

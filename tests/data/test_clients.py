@@ -10,6 +10,7 @@ import pytest
 from coterie.data.clients import Clients
 from coterie.data.labels import encode, find_labels, label_ids, label_text
 from coterie.data.prepare_table import prepare
+from tests.messages import names
 
 
 def twin(client, clusters, y):
@@ -197,7 +198,7 @@ def test_subset_keeps_clients_without_rows(rows):
         assert np.array_equal(
             some.X[some.starts[i] : some.stops[i]], clients.X[clients.codes == i][mask[clients.codes == i]]
         )
-    with pytest.raises(ValueError, match="The mask has 2 entries"):
+    with pytest.raises(ValueError, match=names("mask 2 entries")):
         clients.subset(np.array([True, False]))
 
 

@@ -10,6 +10,7 @@ import pytest
 from coterie.data.datasets import describe, fetch, list_data
 from coterie.data.prepare_table import prepare
 from coterie.errors import CoterieError
+from tests.messages import names
 
 NAMES = [entry.name for entry in list_data()]
 
@@ -108,9 +109,9 @@ def test_a_missing_r_package_is_named(monkeypatch, tmp_path):
     for name in ("R_LIBS", "R_LIBS_USER", "R_LIBS_SITE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("coterie.data.datasets.R_LIBRARIES", (str(tmp_path),))
-    with pytest.raises(CoterieError, match="not installed: apt install r-cran-bayesm"):
+    with pytest.raises(CoterieError, match=names("not installed apt install r-cran-bayesm")):
         fetch("bank")
-    with pytest.raises(CoterieError, match="'spambase' comes out of the R package kernlab, which is not installed"):
+    with pytest.raises(CoterieError, match=names("'spambase' comes R package kernlab not installed")):
         fetch("spambase")
     (tmp_path / "mine" / "bayesm" / "data").mkdir(parents=True)
     (tmp_path / "mine" / "bayesm" / "data" / "bank.rda").touch()

@@ -24,6 +24,7 @@ from coterie.data.images import (
     standardised,
 )
 from coterie.errors import CoterieError
+from tests.messages import names
 
 
 def idx(array):
@@ -253,11 +254,11 @@ def test_what_a_folder_lacks_is_said(folder, what):
 def test_a_cut_off_png_is_named(folder):
     path = folder / "north/images/s2.png"
     path.write_bytes(path.read_bytes()[:60])
-    with pytest.raises(CoterieError, match=r"s2.png cannot be read as an image"):
+    with pytest.raises(CoterieError, match=names("s2.png cannot read image")):
         read_folder(folder)
 
 
 def test_without_matplotlib_the_remedy_is_said(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.image", None)
-    with pytest.raises(CoterieError, match=r"s0.png needs matplotlib: pip install matplotlib, or save images as .npy"):
+    with pytest.raises(CoterieError, match=names("s0.png needs matplotlib pip install save images npy")):
         read_folder(folder)

@@ -8,6 +8,7 @@ from coterie.data.clients import Clients
 from coterie.data.design import Design
 from coterie.data.prepare_table import prepare
 from coterie.errors import CoterieError
+from tests.messages import names
 
 N = 12
 
@@ -274,7 +275,7 @@ def test_bad_table_for_a_fitted_design(df, match):
 
 def test_other_outcome_text_is_refused():
     design = Design.fit(table(), "ok ~ hours")
-    with pytest.raises(CoterieError, match="'ok' is 'no' and 'yes', not 'perhaps'"):
+    with pytest.raises(CoterieError, match=names("'ok' 'no' 'yes' not 'perhaps'")):
         design.read_outcome(table(**changed("ok", [2], "perhaps")))
 
 

@@ -12,6 +12,7 @@ import pytest
 from coterie.deployment import logs
 from coterie.engines.policy import Exchanged
 from coterie.errors import CoterieError
+from tests.messages import names
 
 EVENT = Exchanged(
     number=3, kind="total", work="coterie.methods.tree.client_work:gram", asked=("basel", "bern"), answered=("basel",),
@@ -107,7 +108,7 @@ def test_lines_for_people():
 
 def test_no_log_is_no_line(tmp_path):
     assert list(logs.read(tmp_path / "log.jsonl")) == []
-    with pytest.raises(CoterieError, match="There is no run 'r' in"):
+    with pytest.raises(CoterieError, match=names("no run 'r'")):
         logs.read_status(tmp_path / "r")
     (tmp_path / "status.json").write_text("[1]")
     with pytest.raises(CoterieError, match="is no status of a run"):

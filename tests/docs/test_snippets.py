@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from coterie.cli.main import main
+from tests.messages import names
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "papers/paper_004/constants.md"]
@@ -179,7 +180,7 @@ def test_blocks_of_a_page() -> None:
 
 
 def test_a_block_that_does_not_close_is_an_error() -> None:
-    with pytest.raises(ValueError, match="line 2 does not close"):
+    with pytest.raises(ValueError, match=names("line 2 not close")):
         list(blocks("\n```python\nx = 1\n"))
 
 

@@ -11,6 +11,7 @@ from coterie.engines.replies import disagreeing
 from coterie.errors import CoterieError
 from coterie.federation import PerCluster, Ragged, work
 from tests.engines.privacy.works import Values, tell
+from tests.messages import names
 
 
 @work
@@ -82,5 +83,5 @@ def test_sums_of_unequal_clusters_are_of_one_kind():
         return wire.encode(reply | {"values": {"v": [np.ones(1, complex if site else float)] * 2}})
 
     fed.deliver = other
-    with pytest.raises(CoterieError, match="'v' as float64 for some clients and complex128 for others"):
+    with pytest.raises(CoterieError, match=names("'v' float64 clients complex128 others")):
         fed.total(sized, by="cluster", c=sizes)

@@ -9,6 +9,7 @@ import pytest
 import coterie
 from coterie.errors import CoterieError
 from coterie.report.tables import comparison_table
+from tests.messages import names
 
 
 def table():
@@ -45,5 +46,5 @@ def test_a_gain_without_an_interval_keeps_its_digits():
 
 def test_several_and_none():
     assert fit(["a", "b"]).client_gains["test_rows"].gt(0).sum() == 2
-    with pytest.raises(CoterieError, match="main names no client: name one at least"):
+    with pytest.raises(CoterieError, match=names("main names no client name least")):
         fit([])

@@ -214,5 +214,5 @@ def test_a_network_or_layout_of_others_is_refused():
     fed = federation(clients())
     with pytest.raises(CoterieError, match=names("network 3 clients federation 12")):
         next(method(fed, MIXED).__class__(network=Network.of(3, []), layout=MIXED, lam=0.1, eta=0.1).run(fed, [1]))
-    with pytest.raises(CoterieError, match="The layout has 2 parameters and a client's model 3"):
+    with pytest.raises(CoterieError, match=names("layout 2 parameters client's model 3")):
         SimilarityNetwork(network=NETWORK, layout=Layout.of(["a", "b"]), lam=0.1, eta=0.1).init(fed)

@@ -15,6 +15,7 @@ from coterie.codecs import by_name
 from coterie.codecs.framing import frame, unframe
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
+from tests.messages import names
 from tests.property.fuzzing import damaged
 
 NAMES = (
@@ -109,7 +110,7 @@ def test_numbers_that_are_none_are_refused_by_row(name, kind, bad):
     bodies = Ragged.of([row.astype(kind).tobytes() for row in rows])
     codec = by_name(name)
     payload = frame(bodies, np.full(2, codec.identity << 3, np.uint8), codec._order_and_salts(2, 5, None)[1])
-    with pytest.raises(CoterieError, match="Row 1 holds NaN or infinite numbers"):
+    with pytest.raises(CoterieError, match=names("Row 1 holds NaN infinite numbers")):
         codec.decode(payload, 5)
 
 

@@ -14,6 +14,7 @@ from coterie.relations.clusterings import merge_tree
 from coterie.relations.network import Network
 from coterie.report.graph_layout import spring_layout
 from coterie.report.network_figures import EDGES, LEAVES, merge_figure, network_figure
+from tests.messages import names
 
 
 def parsed(figure):
@@ -181,7 +182,7 @@ def test_trees_without_merges_and_of_clients_that_are_equal_from_the_start():
     figure = merge_figure([(0.0, (0, 1), 2), (1.0, (0, 2), 3)], 3)
     assert "nan" not in figure.svg
     assert "1 group is left" in figure.caption
-    with pytest.raises(CoterieError, match="numbered from 0 to 2"):
+    with pytest.raises(CoterieError, match=names("numbered 0 2")):
         merge_figure([(1.0, (0, 3), 2)], 3)
 
 

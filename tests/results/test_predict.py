@@ -189,7 +189,7 @@ def test_offsets_shift_the_linear_predictor() -> None:
     result = replace(world.result, offset="exposure")
     table = world.table.assign(exposure=np.log(2.0))
     np.testing.assert_allclose(result.predict(table)["prediction"], 2.0 * world.result.predict(table)["prediction"])
-    with pytest.raises(CoterieError, match="The model's column 'exposure' is not in the table"):
+    with pytest.raises(CoterieError, match=names("model's column 'exposure' not table")):
         result.predict(world.table)
     with pytest.raises(CoterieError, match=names("Column 'exposure' missing values 240 rows")):
         result.predict(table.assign(exposure=np.nan))

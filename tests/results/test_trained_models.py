@@ -89,7 +89,7 @@ def test_a_model_may_be_given_as_what_makes_it(saved) -> None:
 
     trained = store.load(out, model=net, allow=["ownnet:loss"])
     assert len(trained.predict(ROWS, "1")) == 3
-    with pytest.raises(CoterieError, match="'ownnet:net' is not the code that was there"):
+    with pytest.raises(CoterieError, match=names("'ownnet:net' not code")):
         store.load(out, model=torch.nn.Linear, allow=["ownnet:loss"]).predict(ROWS, "1")
     with pytest.raises(CoterieError, match=names("allow list import paths")):
         store.load(out, allow="ownnet:net")
@@ -104,7 +104,7 @@ def packaged(tmp_path):
 
 def test_models_of_the_package_need_no_word_of_the_caller(packaged) -> None:
     assert len(store.load(packaged).predict(ROWS, "1")) == 3
-    with pytest.raises(CoterieError, match="package's 'mlp', which needs no model=: leave it out"):
+    with pytest.raises(CoterieError, match=names("package's 'mlp' needs no model= leave")):
         store.load(packaged, model=torch.nn.Linear)
 
 
@@ -138,7 +138,7 @@ def test_a_saved_method_of_a_user_s_own_is_not_imported_to_say_what_was_configur
     document = json.loads((packaged / store.TRAINING.file).read_text())
     document["config"]["method"] = "os:system"
     (packaged / store.TRAINING.file).write_text(json.dumps(document))
-    with pytest.raises(CoterieError, match="The method 'os:system' is code that is not coterie's"):
+    with pytest.raises(CoterieError, match=names("method 'os:system' code not coterie's")):
         store.load(packaged).config.fingerprint()
 
 

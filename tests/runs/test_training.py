@@ -223,7 +223,7 @@ def test_a_client_that_was_not_there_gets_the_groups_model_that_suits_it(problem
         saved.adapt(part.X[:1], [np.nan])
     with pytest.raises(CoterieError, match="no option 'step'"):
         saved.adapt(part.X[rows], part.y[rows], step=3)
-    with pytest.warns(UserWarning, match="diverge or move nothing: the model is its group's"):
+    with pytest.warns(UserWarning, match=names("diverge move nothing model group's")):
         saved.adapt(part.X[rows], part.y[rows], eta=1e308, steps=2)
     further = saved.adapt(part.X[rows], part.y[rows], eta=0.5, steps=20)
     assert here.value(further.models)[0] < min(losses)

@@ -274,5 +274,5 @@ ready = nn.Linear(64, 10)
 
 
 def test_a_module_by_its_path_is_to_be_made_by_a_function():
-    with pytest.raises(CoterieError, match="ready' is a module already: name a function that makes"):
+    with pytest.raises(CoterieError, match=names("ready' module already name function makes")):
         _ = TrainingProblem.of(config(model={"path": f"{__name__}:ready", "args": {}}), 0).objective

@@ -18,6 +18,7 @@ from coterie.engines.journal import Journal
 from coterie.engines.policy import BelowQuorum
 from coterie.errors import CoterieError
 from tests.deployment.hospitals import EXACT, FORMULA, TASK, begin, folders, heart, transport
+from tests.messages import names
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_an_engine_runs_the_program_that_the_command_named_and_no_other(place):
     (coordinator / "other.py").write_text("raise SystemExit('it ran')\n")
     begin(coordinator, "swapped", {"program": "other:rows", "task": TASK})
     for wrong in (expected, ""):
-        with pytest.raises(CoterieError, match=r"run.toml' is not what the command wrote: give the run another name"):
+        with pytest.raises(CoterieError, match=names("run.toml' not command wrote give run name")):
             run(transport(homes), coordinator, "swapped", wrong)
     assert read_status(home)["state"] == "failed" and digest(coordinator, "nothing") == ""
 

@@ -11,6 +11,7 @@ from coterie.deployment.config import Config
 from coterie.deployment.nvflare import operations as nvflare
 from coterie.engines.policy import BelowQuorum
 from coterie.errors import CoterieError
+from tests.messages import names
 
 NAMES = ("basel", "bern", "chur")
 
@@ -25,7 +26,7 @@ def test_a_run_that_needs_all_sites_says_at_once_who_is_away(monkeypatch):
         gather(["basel"], True, monkeypatch)
     assert gather(["basel", "bern", "other"], False, monkeypatch) == ["basel", "bern"]
     assert gather(NAMES, True, monkeypatch) == list(NAMES)
-    with pytest.raises(CoterieError, match="No site is connected: start basel, bern, chur"):
+    with pytest.raises(CoterieError, match=names("No site connected start basel bern chur")):
         gather([], True, monkeypatch)
 
 

@@ -24,6 +24,7 @@ from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.deployment.hospitals import begin, transport
 from tests.deployment.sites import say
+from tests.messages import names
 
 ROOT = Path(__file__).resolve().parents[3]
 SITES = ("east", "north", "west")
@@ -84,7 +85,7 @@ def test_the_method_of_the_documentation_runs_over_sites(tmp_path):
 def test_a_class_is_no_program(tmp_path):
     (tmp_path / "mine.py").write_text(page("mine.py"))
     described = RunConfig("mine:Mine", {"factory": "models:make"})
-    with pytest.raises(CoterieError, match="'mine:Mine' is a class, and a program is a function"):
+    with pytest.raises(CoterieError, match=names("'mine:Mine' class program function")):
         function(tmp_path, described)
 
 
@@ -175,7 +176,7 @@ def test_works_inside_of_sums_with_noise_are_named_however_deep():
 
 def test_works_of_what_the_owner_s_own_code_imported_are_known(tmp_path):
     objective.learn(tmp_path, Member("east"), objective.works({"work": f"{__name__}:known"}))
-    with pytest.raises(CoterieError, match="The work 'None' is not known here"):
+    with pytest.raises(CoterieError, match=names("work 'None' not known here")):
         objective.learn(tmp_path, Member("east"), objective.works({}))
 
 

@@ -34,6 +34,7 @@ from coterie.methods.registry import FITTED
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import run
 from tests.deployment.sites import FORMULA, LENIENT, NAMES, build, home, hosts, say, table, tables, task, transport
+from tests.messages import names
 
 
 @work
@@ -208,7 +209,7 @@ def test_a_client_at_two_sites_is_named(tmp_path):
     frames = tables()
     frames["bern"].loc[0, "ward"] = "basel-a"
     build(tmp_path, frames)
-    with pytest.raises(CoterieError, match="Client basel-a is at basel and at bern"):
+    with pytest.raises(CoterieError, match=names("Client basel-a basel bern")):
         Remote(transport(tmp_path), run="r", task=task(tmp_path, client="ward"))
 
 
@@ -312,7 +313,7 @@ def test_a_full_disk_before_the_run_is_said(tmp_path, monkeypatch):
 
     monkeypatch.setattr(checkpoint, "write", full)
     assert say(hosts(tmp_path)["bern"], **opened(tmp_path)) == {"failed": "no space left on device"}
-    with pytest.raises(BelowQuorum, match="basel, bern, chur cannot take part"):
+    with pytest.raises(BelowQuorum, match=names("basel bern chur cannot take part")):
         Remote(transport(tmp_path), run="r", task=task(tmp_path), policy=Policy(strict=False))
 
 
@@ -568,7 +569,7 @@ def test_advice_after_too_few_answers_fits_the_reason(tmp_path):
     everyone = transport(tmp_path)
     fed = Remote(everyone, run="s", task=task(tmp_path), policy=replace(policy, retries=0))
     everyone._receivers["bern"] = lambda _: None
-    with pytest.raises(BelowQuorum, match="Nothing is lost: run again when they are back"):
+    with pytest.raises(BelowQuorum, match=names("Nothing lost run back")):
         fed.ask(rows_here)
 
 

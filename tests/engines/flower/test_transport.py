@@ -12,6 +12,7 @@ from coterie.federation import work
 from tests.contract.cases import CASES, make_federation, quadratic
 from tests.engines.flower.grid import MemoryGrid, transport
 from tests.engines.sites import nodes
+from tests.messages import names
 
 PARTS = [[22, 3, 8], list(range(9, 22)), [0, 1, 2, 4, 5, 6, 7]]
 BOTH = {"b": lambda data: data + b" b", "a": lambda data: data + b" a"}
@@ -108,12 +109,12 @@ def test_a_site_cannot_answer_under_another_name():
 
 
 def test_two_nodes_of_one_name_are_one_clear_error():
-    with pytest.raises(CoterieError, match="Two nodes are registered as site 'a'"):
+    with pytest.raises(CoterieError, match=names("Two nodes registered site 'a'")):
         transport(BOTH, names={100: "a", 101: "a"})
 
 
 def test_nobody_is_an_error():
-    with pytest.raises(CoterieError, match="No site came within 0 seconds"):
+    with pytest.raises(CoterieError, match=names("No site came within 0 seconds")):
         transport({})
 
 

@@ -11,6 +11,7 @@ from coterie.deployment.site.receiver import SiteReceiver
 from coterie.errors import CoterieError
 from tests.deployment.coordinator.test_training import FACTORY, OPTIONS, SITES, TASK, found
 from tests.deployment.hospitals import begin, transport
+from tests.messages import names
 
 NOISY = {"clip": 1.0, "noise": 2.0}
 
@@ -33,7 +34,7 @@ def test_guards_of_sites_let_through_what_hides_behind_their_own_noise(tmp_path,
     coordinator, homes = place(tmp_path, hide)
     home = begin(coordinator, "r", {"program": "fedavg", "task": TASK, "options": OPTIONS | {"C": 1.0, "rounds": 2}})
     if hide == "all":
-        with pytest.raises(CoterieError, match="the noise of this site's own clients is less than 2"):
+        with pytest.raises(CoterieError, match=names("noise site's clients less 2")):
             run(transport(homes), coordinator, "r")
         return
     run(transport(homes), coordinator, "r")

@@ -13,6 +13,7 @@ from coterie.engines.privacy.gaussian_mechanism import BROKEN, normal, shortened
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.engines.privacy.works import Values, both, tell
+from tests.messages import names
 
 
 @work
@@ -169,7 +170,7 @@ def test_too_few_answers_are_not_shown(quorum, enough):
     if enough:
         assert private.total(tell).count == 2
     else:
-        with pytest.raises(BelowQuorum, match="Only 2 clients answered of the 4 whose noise would hide"):
+        with pytest.raises(BelowQuorum, match=names("2 clients answered 4 whose noise hide")):
             private.total(tell)
     assert private.account.most(private.event) == 1
 

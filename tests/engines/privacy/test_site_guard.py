@@ -14,6 +14,7 @@ from coterie.federation import PerRow
 from coterie.methods.dp_sgd import DPSGD
 from tests.engines.privacy.test_training import problem
 from tests.engines.privacy.works import Values, both, tell
+from tests.messages import names
 
 TERMS = {"clip": {"v": 1.0}, "noise": 2.0, "clients": 4, "epsilon": 5.0}
 
@@ -49,14 +50,14 @@ def test_what_was_not_agreed_is_refused(options):
 @pytest.mark.parametrize("ask", [lambda fed: fed.ask(tell), lambda fed: fed.total(tell)])
 def test_the_coordinator_cannot_go_round_it(ask):
     fed, _ = guarded()
-    with pytest.raises(CoterieError, match="This site gives private sums only, and was asked for"):
+    with pytest.raises(CoterieError, match=names("site gives private sums asked")):
         ask(fed)
 
 
 def test_no_noise_for_some_clients_is_too_little():
     fed, _ = guarded()
     message = {"inner": tell.work_name, "message": {}, "form": "names", "bound": {"v": 1.0}, "sampling": 1.0}
-    with pytest.raises(CoterieError, match="less noise than a share of 1"):
+    with pytest.raises(CoterieError, match=names("less noise share 1")):
         fed.total(clipped, **message, seed=None, noise=PerRow(np.array([1.0, 0.0, 1.0, 1.0])))
 
 
@@ -68,7 +69,7 @@ def test_the_budget_is_the_sites_own(tmp_path):
         assert Guard(fed._nodes[0]._answer, **TERMS, book=tmp_path / "book").spent == epsilon({Event(2.0): count}, 1e-5)
     again, _ = guarded(epsilon=limit, book=tmp_path / "book")
     for late in (fed, again):
-        with pytest.raises(CoterieError, match="This site's privacy budget is spent"):
+        with pytest.raises(CoterieError, match=names("site's privacy budget spent")):
             Private(late, clip={"v": 1.0}, noise=2.0).total(tell)
     assert guard.spent <= limit
 
@@ -168,7 +169,7 @@ BY = [None, "cluster", np.array([0, 1, 1, 0, 0, 1, 1, 1])]
 @pytest.mark.parametrize("by", BY, ids=["all", "clusters", "groups"])
 def test_a_careful_site_needs_the_noise_of_its_own_clients(by):
     fed, guards = careful()
-    with pytest.raises(CoterieError, match="the noise of this site's own clients is less than 2"):
+    with pytest.raises(CoterieError, match=names("noise site's clients less 2")):
         Private(fed, clip={"v": 1.0}, noise=2.0).total(tell, by=by)
     private = Private(fed, clip={"v": 1.0}, noise=2.0, hide="site")
     sums = private.total(tell, by=by)

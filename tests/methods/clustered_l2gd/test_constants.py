@@ -26,6 +26,7 @@ from coterie.objectives.constants import (
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import Ties
+from tests.messages import names
 from tests.methods.dense import table as rows_of
 from tests.methods.known_clusters import gradient, table
 
@@ -153,9 +154,9 @@ def test_quadratics_and_objectives_that_are_not_known() -> None:
     some = InProcess(q, np.array([0, 0, 1, 1, 1]))
     ties = Ties.of(some.clients.clusters, 2, 1.0, 2.0, None)
     assert mu_F(some, ties) == pytest.approx(dense(q.A, ties)[0], rel=2e-6)
-    with pytest.raises(CoterieError, match="smoothness of str is not known"):
+    with pytest.raises(CoterieError, match=names("smoothness str not known")):
         constants("loss")
-    with pytest.raises(CoterieError, match="has no Hessians: give mu"):
+    with pytest.raises(CoterieError, match=names("no Hessians give mu")):
         hessians("loss", x)
 
 

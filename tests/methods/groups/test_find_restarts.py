@@ -41,7 +41,7 @@ def test_restarts_judge_models_with_the_parts_that_stay_at_home():
     found = by_restarts(fed, IFCA(k=2, eta=0.3, tau=5), w, rounds=6, restarts=4, steps=30)
     assert found.labels.tolist() == [0, 1, 0, 1, 0, 1]
     assert np.isfinite(found.score[2])
-    with pytest.raises(CoterieError, match="A group's model must be 68 numbers"):
+    with pytest.raises(CoterieError, match=names("group's model 68 numbers")):
         adapt(fed, found.about["w"])
 
 

@@ -299,5 +299,5 @@ def test_patterns_and_codecs_are_looked_at():
     with pytest.raises(CoterieError, match=names("personal parameters patterns head")):
         FedAvg(eta=0.1, personal=(3,))
     assert FedAvg(eta=0.1, personal="head").personal == ("head",)
-    with pytest.raises(CoterieError, match="There is no codec 'tiny'"):
+    with pytest.raises(CoterieError, match=names("no codec 'tiny'")):
         FedAvg(eta=0.1, up="tiny")

@@ -159,7 +159,7 @@ def test_rounds_nobody_hears_change_nothing(method):
 
 def test_nobody_says_how_many_parameters_there_are():
     fed = Loopback(quadratic(), sites=2, retries=0, faults=Faults(request=1.0))
-    with pytest.raises(CoterieError, match="No client said how many parameters"):
+    with pytest.raises(CoterieError, match=names("No client said how many parameters")):
         FedAvg(eta=0.1).init(fed)
 
 

@@ -22,6 +22,7 @@ from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import ClusterTree
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
+from tests.messages import names
 from tests.methods.network.network_table import by_cvxpy, near, objective, table
 
 FAMILIES = ("gaussian", "binomial", "poisson")
@@ -195,7 +196,7 @@ def test_hard_cases_end():
 def test_bad_input():
     glm, theta = table(n=6)
     fed, network = InProcess(glm), near(theta)
-    with pytest.raises(CoterieError, match="7 clients and the federation 6"):
+    with pytest.raises(CoterieError, match=names("7 clients federation 6")):
         optimum(fed, Network.complete(7), 1.0, layout=PERSONAL)
     with pytest.raises(CoterieError, match="use rounds"):
         optimum(InProcess(Quadratic(np.eye(3)[None], np.zeros((1, 3)))), Network.of(1, []), 1.0, layout=PERSONAL)

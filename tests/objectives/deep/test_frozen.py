@@ -12,6 +12,7 @@ from coterie.errors import CoterieError
 from coterie.methods.registry import TRAINED
 from coterie.objectives.deep import Deep
 from coterie.objectives.gradient_steps import Draws
+from tests.messages import names
 
 rng = np.random.default_rng(0)
 X, y = rng.normal(size=(24, 5)).astype(np.float32), np.arange(24) % 3
@@ -107,5 +108,5 @@ def test_a_model_of_frozen_layers_alone_is_refused() -> None:
 
 
 def test_groups_cannot_all_begin_at_one_pretrained_module() -> None:
-    with pytest.raises(CoterieError, match="2 groups must begin apart: give the function that makes the module"):
+    with pytest.raises(CoterieError, match=names("2 groups begin apart give function makes module")):
         TRAINED["ifca"].make(0, k=2).init(InProcess(deep(nn.Linear(5, 3))))

@@ -19,6 +19,7 @@ from coterie.methods.fedavg import FedAvg
 from coterie.objectives.deep import Deep
 from coterie.objectives.deep.module_state import held
 from coterie.objectives.gradient_steps import Draws
+from tests.messages import names
 
 M, N = 5, 8
 RNG = np.random.default_rng(0)
@@ -184,7 +185,7 @@ def test_steps_draw_anew_and_clients_draw_apart() -> None:
 
 @pytest.mark.parametrize("make", [lambda: Net(lambda s, h: np_noise(np.random.default_rng(), h)), drawn_anew])
 def test_what_no_seed_reaches_is_said(make: Callable[[], nn.Module]) -> None:
-    with pytest.warns(UserWarning, match="Two runs will not be alike"):
+    with pytest.warns(UserWarning, match=names("Two runs not alike")):
         objective = Deep.of(make, X, Y, LO, LO + N)
     assert len(objective.notes) == 1
 

@@ -18,6 +18,7 @@ from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedbn import FedBN
 from coterie.objectives.deep import Deep
+from tests.messages import names
 
 M, N = 3, 10
 RNG = np.random.default_rng(0)
@@ -194,7 +195,7 @@ def test_a_buffer_that_moves_from_infinity_is_refused() -> None:
         s.top = torch.maximum(s.top, x.detach().amax(0))
         return x - s.top
 
-    with pytest.raises(CoterieError, match="The buffer top moves while the model trains"):
+    with pytest.raises(CoterieError, match=names("buffer top moves model trains")):
         Deep.of(lambda: Net(largest, top=torch.full((6,), -torch.inf)), X, Y, LO, LO + N)
 
 
