@@ -25,7 +25,14 @@ from coterie.options import Option, checked
 
 Bytes = npt.NDArray[np.uint8]
 
-Angles = Annotated[tuple[float, ...], Option(what="angles in degrees, finite and one for each group at least")]
+
+def _some(angles: tuple[float, ...]) -> tuple[float, ...]:
+    if not angles:
+        raise ValueError("no angle")
+    return angles
+
+
+Angles = Annotated[tuple[float, ...], Option(what="angles in degrees, finite, one for each group", read=_some)]
 TestShare = Annotated[float, Option("Share of every client's rows that is held out.", above=0.0, below=1.0)]
 Size = Annotated[tuple[int, int] | None, Option("Height and width that images are brought to.", low=1)]
 
@@ -118,8 +125,6 @@ def rotated(
     images, codes = np.asarray(images), whole_labels(labels)
     if images.ndim != 3 or images.shape[1] != images.shape[2]:
         raise CoterieError(f"Images to turn must be square, (rows, height, height), not {images.shape}.")
-    if not rotations:
-        raise CoterieError("rotations must be angles in degrees, one for each group at least.")
     if 2 * clients > len(codes):
         raise CoterieError(
             f"{len(codes):,} rows are not enough for {clients:,} clients: each needs one to train on and "

@@ -23,6 +23,12 @@ from coterie.options import Option, checked
 from coterie.queries import Query, WrappedFederation
 
 
+def _some(clip: Any) -> Any:
+    if isinstance(clip, dict) and not clip:
+        raise ValueError("no bound")
+    return clip
+
+
 class BudgetSpent(CoterieError):
     """The next exchange would cost more than the epsilon that was allowed; it was not asked."""
 
@@ -59,7 +65,10 @@ class Private(WrappedFederation):
         self,
         fed: Federation,
         *,
-        clip: float | Mapping[str, float],
+        clip: Annotated[
+            float | dict[str, float],
+            Option(above=0.0, what="a bound above 0, or one for each name of a reply", read=_some),
+        ],
         noise: Annotated[
             float | None, Option("Standard deviation of the noise in a sum, divided by clip; 0 clips only.", low=0.0)
         ] = None,
@@ -77,7 +86,7 @@ class Private(WrappedFederation):
         seed: Annotated[int | None, Option("For research: noise that repeats.")] = None,
         public: tuple[Work, ...] = (),
     ) -> None:
-        _check(clip, noise, epsilon, rounds, unit)
+        _agree(clip, noise, epsilon, rounds, unit)
         accounting()
         super().__init__(fed)
         self.clip, self.delta, self.unit, self.budget = clip, float(delta), unit, epsilon
@@ -266,12 +275,8 @@ def _each(sums: Any, other: Any, change: Callable[[Floats, Floats], Floats]) -> 
     return change(sums, np.asarray(other))
 
 
-def _check(clip: Any, noise: float | None, epsilon: float | None, rounds: int | None, unit: str) -> None:
-    """What one option says of another, and the bounds."""
-    bounds = clip.values() if isinstance(clip, Mapping) else [clip]
-    numbers = (int, float, np.integer, np.floating)
-    if not bounds or not all(isinstance(c, numbers) and c is not True and 0.0 < c < math.inf for c in bounds):
-        raise CoterieError(f"clip must be a bound above 0, or one for each name of a reply, not {clip!r}.")
+def _agree(clip: Any, noise: float | None, epsilon: float | None, rounds: int | None, unit: str) -> None:
+    """What one option says of another."""
     if unit == "row" and isinstance(clip, Mapping):
         raise CoterieError("For unit='row', clip is one number: the bound of all that a row adds.")
     if noise is None and epsilon is None:
