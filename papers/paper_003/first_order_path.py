@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation, PerRow, Site, work
+from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.network.optimum import Optimum, flow
 from coterie.methods.network.path import Path
-from coterie.methods.replies import require_all_replies
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.numerics.arrays import Floats
 from coterie.numerics.network.edges import DUAL

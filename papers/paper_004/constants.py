@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation, PerRow, Site, work
+from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.collaborators import Collaborators, require_columns
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.theory import over, packed_hessians
-from coterie.methods.replies import require_all_replies
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints, full
 from coterie.objectives.constants import gradient_scatter

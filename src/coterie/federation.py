@@ -25,6 +25,7 @@ Ints = npt.NDArray[np.int64]
 Rows = slice | npt.NDArray[np.int64]
 Work = Callable[..., Mapping[str, Any]]
 W = TypeVar("W", bound=Callable[..., Any])
+R = TypeVar("R", bound="Replies")
 WRITTEN = "\0written "  # state under this prefix and a name: which clients wrote the name, where not all did
 _WORK: dict[str, Work] = {}
 
@@ -320,6 +321,16 @@ class Sums(Replies):
     def __init__(self, values: Mapping[str, Any], to: Ints, rows: Ints, missing: Ints, count: Any) -> None:
         super().__init__(values, to, rows, missing)
         self.count = count
+
+
+def require_all_replies(replies: R) -> R:
+    """The replies; a CoterieError if a client did not answer: exact sums leave nobody out without a word."""
+    if missing := len(replies.missing):
+        raise CoterieError(
+            f"{missing:,} of {missing + len(replies.rows):,} clients did not answer, and this needs them all: ask "
+            "again, or leave them out of the federation."
+        )
+    return replies
 
 
 To = npt.ArrayLike | Clusters | None

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from coterie.federation import Federation, PerRow, Site, work
+from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.clustered_l2gd.client_work import SNAPSHOT, Monitor, Reply, State, describe_clients, observe
 from coterie.methods.clustered_l2gd.coordinator import Coordinated, NetworkAverage, Vote, central, draw
 from coterie.methods.clustered_l2gd.fused_messages import AnchorHeads, Segment, segment
-from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints

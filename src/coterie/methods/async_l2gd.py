@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from coterie.federation import Federation, PerCluster, PerRow, Site, work
+from coterie.federation import Federation, PerCluster, PerRow, Site, require_all_replies, work
 from coterie.methods.clustered_l2gd import client_work, coordinator
 from coterie.methods.clustered_l2gd.client_work import SNAPSHOT, Losses, Monitor, Reply, State, compiled_steps
 from coterie.methods.clustered_l2gd.coordinator import NetworkAverage, Vote, central
 from coterie.methods.clustered_l2gd.fused_messages import ClusterHeads
-from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.arrays import Bools, Floats, Ints, frozen, kernel
 from coterie.relations.clusters import Ties

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from coterie.federation import Federation, Site, work
+from coterie.federation import Federation, Site, require_all_replies, work
 from coterie.methods import pooled
 from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.local import minimum_norm, weak
-from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.client_work import Reply
 from coterie.methods.tree.penalised_tree import Setup, prepare, solve
 from coterie.numerics.arrays import full, pack

@@ -12,10 +12,9 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation, Site, Sums, work
+from coterie.federation import Federation, Site, Sums, require_all_replies, work
 from coterie.methods.local_training.client_work import Reply
 from coterie.methods.local_training.rounds import LocalTraining, State
-from coterie.methods.replies import require_all_replies
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.clipped_gradients import clipped_gradients
 from coterie.options import Option

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.families import Family, family_named
-from coterie.federation import Federation, PerCluster
-from coterie.methods.replies import require_all_replies
+from coterie.federation import Federation, PerCluster, require_all_replies
 from coterie.methods.tree.client_work import finish, ridge
 from coterie.methods.tree.penalised_tree import Basis, Setup, Solution, per_cluster
 from coterie.numerics.arrays import Floats, Ints, full, pack

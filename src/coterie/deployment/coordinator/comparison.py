@@ -18,10 +18,9 @@ from coterie.engines.policy import Refused
 from coterie.engines.remote import Remote
 from coterie.evidence.comparison import TableComparison
 from coterie.evidence.splits import Splits
-from coterie.federation import PerRow
+from coterie.federation import PerRow, require_all_replies
 from coterie.methods import local, pooled
 from coterie.methods.estimates import Estimates, GroupedProblem
-from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.arrays import Floats
 

@@ -12,9 +12,8 @@ from coterie.data.identifiability import Facts, collinear_over, constant_within,
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
 from coterie.families import family_named
-from coterie.federation import Site, work
+from coterie.federation import Site, require_all_replies, work
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.replies import require_all_replies
 from coterie.numerics.arrays import Floats, full
 from coterie.relations.clusters import ClusterTree
 

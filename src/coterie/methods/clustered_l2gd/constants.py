@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.federation import Federation, PerCluster, PerRow, Site, work
-from coterie.methods.replies import require_all_replies
+from coterie.federation import Federation, PerCluster, PerRow, Site, require_all_replies, work
 from coterie.numerics.arrays import Floats, full, pack
 from coterie.objectives.constants import Constants, constants, hessians, packed_product, rounding
 from coterie.relations.clusters import Ties

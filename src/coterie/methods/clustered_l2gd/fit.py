@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.families import Family
-from coterie.federation import Federation, PerCluster, PerRow, Site, work
+from coterie.federation import Federation, PerCluster, PerRow, Site, require_all_replies, work
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd import async_al2sgd_theory
@@ -27,7 +27,6 @@ from coterie.methods.clustered_l2gd.coordinator import expected_communications, 
 from coterie.methods.clustered_l2gd.options import Options
 from coterie.methods.estimates import Estimates, GroupedProblem, summarise
 from coterie.methods.given_strengths import given
-from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.tree.client_work import reveal
 from coterie.methods.tree.strengths import learn

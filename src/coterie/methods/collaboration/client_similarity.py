@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation, PerRow, Site, work
+from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.replies import require_all_replies
 from coterie.numerics.arrays import Floats, Ints, full
 from coterie.objectives.constants import gradient_scatter, hessians
 from coterie.objectives.glm import GLM

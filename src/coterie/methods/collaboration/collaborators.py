@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation, Site, work
+from coterie.federation import Federation, Site, require_all_replies, work
 from coterie.methods.clustered_l2gd.client_work import describe_clients
-from coterie.methods.replies import require_all_replies
 from coterie.numerics.arrays import Floats, Ints
 
 

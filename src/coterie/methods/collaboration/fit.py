@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation, PerRow, Site, work
+from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.aggregation.robust import AGGREGATORS
 from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.choose import choose
@@ -20,7 +20,6 @@ from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
 from coterie.methods.collaboration.theory import curvature
 from coterie.methods.estimates import Estimates, GroupedProblem, summarise
-from coterie.methods.replies import require_all_replies
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.numerics.arrays import Floats, Ints, full, pack

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation
+from coterie.federation import Federation, require_all_replies
 from coterie.methods import pooled
 from coterie.methods.estimates import Estimates, GroupedProblem
-from coterie.methods.replies import require_all_replies
 from coterie.methods.tree.penalised_tree import describe
 from coterie.numerics.arrays import Floats
 

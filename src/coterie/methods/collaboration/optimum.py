@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from coterie.federation import Federation, PerRow, Site, work
+from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.replies import require_all_replies
 from coterie.numerics.arrays import Bools, Floats, full
 from coterie.objectives.mean_loss import OVERFLOW, decode_loss, expand, overflowed, sizes
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.families import Family
-from coterie.federation import Federation, PerRow, Replies, Site, work
-from coterie.methods.replies import require_all_replies
+from coterie.federation import Federation, PerRow, Replies, Site, require_all_replies, work
 from coterie.methods.tree.client_work import ridge
 from coterie.numerics.arrays import Floats, Ints, full
 from coterie.numerics.network.edges import adjoint, penalty_and_slack, project_all

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation, PerRow, Site, work
+from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.network.objective import Evaluation, NetworkObjective, Prior
-from coterie.methods.replies import require_all_replies
 from coterie.numerics.arrays import Floats, Ints
 from coterie.numerics.network.edges import DUAL
 from coterie.numerics.network.newton import minimise

@@ -11,8 +11,7 @@ import numpy as np
 from coterie.codecs import compression
 from coterie.codecs.compression import Compression, with_rows
 from coterie.errors import CoterieError
-from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.replies import require_all_replies
+from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import block_diag
 
-from coterie.federation import Federation, PerCluster, Site, work
-from coterie.methods.replies import require_all_replies
+from coterie.federation import Federation, PerCluster, Site, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, client_factors
 from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, solve
 from coterie.numerics import tree_fold

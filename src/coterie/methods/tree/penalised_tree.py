@@ -15,8 +15,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.families import Family, family_named
-from coterie.federation import Federation, PerCluster, Site, Sums, work
-from coterie.methods.replies import require_all_replies
+from coterie.federation import Federation, PerCluster, Site, Sums, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, fold_messages, ridge
 from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.objectives.mean_loss import LIMIT

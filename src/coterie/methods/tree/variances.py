@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation, PerCluster, Site, work
-from coterie.methods.replies import require_all_replies
+from coterie.federation import Federation, PerCluster, Site, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, unfold
 from coterie.methods.tree.marginal_likelihood import Deviance
 from coterie.methods.tree.penalised_tree import Setup, per_cluster, solve
