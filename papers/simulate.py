@@ -125,7 +125,7 @@ SHARES = (0.38, 0.36, 0.12, 0.06, 0.08)
 
 
 def donor_response(seed: int = 0, clients: int = 29_490) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """A table in the shape of seed 001's section 6.2 (Blattberg et al. 2009, whose rows are not public).
+    """A table in the shape of paper 001's section 6.2 (Blattberg et al. 2009, whose rows are not public).
 
     Clients are ZIP codes in five income brackets. A row is a solicitation: ``donated`` is logistic in the logarithms of
     ``recency`` (days since the last donation) and ``frequency`` (past donations), with coefficients of (5.1).

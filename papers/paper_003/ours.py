@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.network.objective import Prior
-from coterie.methods.network.path import Path, grid, path
-from coterie.methods.network.similarity import Similarity
+from coterie.methods.network_penalty.objective import Prior
+from coterie.methods.network_penalty.path import Path, grid, path
+from coterie.methods.similarity.network import Similarity
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.arrays import Floats, Ints

@@ -1,4 +1,4 @@
-"""Seed 003, section VII: settings are chosen without the test rows, and merged clients are the hidden groups."""
+"""Paper 003, section VII: settings are chosen without the test rows, and merged clients are the hidden groups."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from coterie import CoterieError
 from coterie.data.clients import Clients
-from coterie.methods.network.objective import Prior
-from coterie.methods.network.optimum import optimum
+from coterie.methods.network_penalty.objective import Prior
+from coterie.methods.network_penalty.optimum import optimum
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.relations.clusterings import adjusted_rand_index
 from coterie.relations.network import Network

@@ -1,4 +1,4 @@
-"""Seed 003, section V: Figures 5 and 6, and what the paper says of eq. (7)."""
+"""Paper 003, section V: Figures 5 and 6, and what the paper says of eq. (7)."""
 
 from __future__ import annotations
 

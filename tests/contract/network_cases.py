@@ -1,4 +1,4 @@
-"""Rows of the registry for the exact solver of a similarity network (seed 003), and for its lambda path."""
+"""Rows of the registry for the exact solver of a similarity network (paper 003), and for its lambda path."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from coterie.families import family_named
-from coterie.methods.network.objective import Prior
-from coterie.methods.network.optimum import optimum
-from coterie.methods.network.path import path
+from coterie.methods.network_penalty.objective import Prior
+from coterie.methods.network_penalty.optimum import optimum
+from coterie.methods.network_penalty.path import path
 from coterie.relations.parameter_layout import Layout
 from tests.contract.similarity_cases import ring
 

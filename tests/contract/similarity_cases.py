@@ -1,4 +1,4 @@
-"""Rows of the registry for the similarity network (seed 003): its algorithm over rounds, as it can be asked."""
+"""Rows of the registry for the similarity network (paper 003): its algorithm over rounds, as it can be asked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.methods.network.transport import GradientExchange
+from coterie.methods.network_penalty.gradient_exchange import GradientExchange
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout

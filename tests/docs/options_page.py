@@ -12,9 +12,9 @@ from coterie.engines.policy import Policy
 from coterie.methods.clustered_l2gd.options import Options as Rounds
 from coterie.methods.collaboration.options import Options as Collaboration
 from coterie.methods.local_training.rounds import LocalTraining
-from coterie.methods.network.options import Asked, Run
-from coterie.methods.network.similarity import Similarity
+from coterie.methods.network_penalty.options import Asked, Run
 from coterie.methods.registry import METHODS, TRAINED
+from coterie.methods.similarity.network import Similarity
 from coterie.options import declared
 from coterie.results.options import Columns, Options
 from coterie.runs.config_keys import SECTIONS

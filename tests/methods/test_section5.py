@@ -1,4 +1,4 @@
-"""Seed 001, sections 5 and 6.1: what the exact solver returns is every estimator that the paper names there.
+"""Paper 001, sections 5 and 6.1: what the exact solver returns is every estimator that the paper names there.
 
 Everything on the other side is written out as the paper prints it, or with its slips corrected: dense
 covariances, pseudo-inverses, closed forms.

@@ -1,4 +1,4 @@
-"""Algorithm 6 of seed 003: it ends where the exact solver does, in all its forms, and survives what goes wrong."""
+"""Algorithm 6 of paper 003: it ends where the exact solver does, in all its forms, and survives what goes wrong."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 from coterie.engines import InProcess, Loopback
 from coterie.engines.loopback import Faults
 from coterie.errors import CoterieError
-from coterie.methods.network.fit import step_sizes
-from coterie.methods.network.objective import NetworkObjective
-from coterie.methods.network.optimum import optimum
-from coterie.methods.network.transport import GradientExchange
+from coterie.methods.network_penalty.fit import step_sizes
+from coterie.methods.network_penalty.gradient_exchange import GradientExchange
+from coterie.methods.network_penalty.objective import NetworkObjective
+from coterie.methods.network_penalty.optimum import optimum
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.objectives.glm import GLM
 from coterie.relations.network import Network

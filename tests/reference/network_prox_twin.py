@@ -1,4 +1,4 @@
-"""Algorithm 5 of seed 003, corrected, as printed otherwise: NumPy, and SciPy's sparse LU, factored once.
+"""Algorithm 5 of paper 003, corrected, as printed otherwise: NumPy, and SciPy's sparse LU, factored once.
 
 Rows are clients here (columns in the paper), and the prox's step is 1. Corrected: N'G instead of G is in the caller's
 V; the W-step is the prox of each p; Omega's sign is that of ``<Omega, W - B Z>``, so U = -Omega is the network's dual.

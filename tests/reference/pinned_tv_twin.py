@@ -1,4 +1,4 @@
-"""The pinned total-variation prox, slowly: seed 003's Algorithm 4 as it ought to read, and an exact dual descent."""
+"""The pinned total-variation prox, slowly: paper 003's Algorithm 4 as it ought to read, and an exact dual descent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's own codec: a gradient as runs of few values (seed 003, section V)."""
+"""The paper's own codec: a gradient as runs of few values (paper 003, section V)."""
 
 from __future__ import annotations
 

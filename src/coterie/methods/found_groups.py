@@ -1,4 +1,4 @@
-"""Seed 000's open end "we don't know the groups in advance": groups are looked for first, then trained as if known.
+"""Paper 000's open end "we don't know the groups in advance": groups are looked for first, then trained as if known.
 
 Clients are put into groups by where some local steps from one model lead them, or by restarts of IFCA; from then on
 this is ``GroupSGD`` with these groups.

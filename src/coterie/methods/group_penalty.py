@@ -1,4 +1,4 @@
-"""Notes on shared and group-specific layers (seed 000), 1st and 3rd condition: pull within groups, push between them.
+"""Notes on shared and group-specific layers (paper 000), 1st and 3rd condition: pull within groups, push between them.
 
 Every client has its own z_i beside the shared x_s. With weights n_i, sums N_g and N, and means c_g of groups, F is
 

@@ -1,4 +1,4 @@
-"""Notes on shared and group-specific layers (seed 000): SGD on the augmented model ``[x_s, x_1, ..., x_k]``.
+"""Notes on shared and group-specific layers (paper 000): SGD on the augmented model ``[x_s, x_1, ..., x_k]``.
 
 Clients of group G_g have the model [x_s, x_g]: some layers are common to all, the others to their group. With
 ``bar f_g = mean_{i in G_g} f_i`` the objective is ``f(x_s, x_1, ..., x_k) = sum_g |G_g| / n bar f_g(x_s, x_g)``, and

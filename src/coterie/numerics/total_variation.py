@@ -1,4 +1,4 @@
-"""The pinned total-variation prox of seed 003, eq. (7), exactly: a taut string whose far end is free."""
+"""The pinned total-variation prox of paper 003, eq. (7), exactly: a taut string whose far end is free."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def pinned_tv(g: npt.ArrayLike, weight: npt.ArrayLike) -> Floats:
     """Minimise ``1/2 ||q - g||^2 + weight ||Lambda q||_1`` over q, exactly, in time linear in d.
 
     ``||Lambda q||_1 = |q_1 - q_2| + ... + |q_{d-1} - q_d| + |q_d|``: the last element is tied to 0. With a gradient g
-    and ``weight`` = gamma this is the communication-efficient update of seed 003, eq. (7): its step size and its x
+    and ``weight`` = gamma this is the communication-efficient update of paper 003, eq. (7): its step size and its x
     cancel.
 
     The cumulative sums of q are the string of least length through the tube of half-width ``weight`` around those of g,

@@ -1,7 +1,7 @@
 """Marginalise a tree of Gaussian parameters upwards, solve it downwards.
 
 A node holds the quadratic ``theta' A theta - 2 b' theta`` and strays from its parent, ``theta = parent + L u`` with
-``u ~ N(0, I)``. Integrating u out gives the same kind of quadratic in the parent, and messages add up there (seed 001
+``u ~ N(0, I)``. Integrating u out gives the same kind of quadratic in the parent, and messages add up there (paper 001
 section 5; the fold is Henderson's equations by blocks). The same kernels serve clients (many, at the sites) and
 clusters (few, at the coordinator).
 

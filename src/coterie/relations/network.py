@@ -1,4 +1,4 @@
-"""The similarity network: which clients are tied to which, and how strongly (seed 003, IV-A)."""
+"""The similarity network: which clients are tied to which, and how strongly (paper 003, IV-A)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parameters all clients share and which are a client's own: ``theta_n = M x + N z_n`` (seed 003, IV-B).
+"""Which parameters all clients share and which are a client's own: ``theta_n = M x + N z_n`` (paper 003, IV-B).
 
 Every row of M and of N has at most one value that is not zero, and that is 1, so two columns of whole numbers say all:
 which entry of x, and which of z_n, a parameter reads.

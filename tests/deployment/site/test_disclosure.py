@@ -24,7 +24,7 @@ from coterie.federation import work, work_name
 from coterie.methods import dp_sgd, fedavg
 from coterie.methods.clustered_l2gd.constants import send_constants
 from coterie.methods.groups.find import halved
-from coterie.methods.network.spaces import embed, radii
+from coterie.methods.similarity.spaces import embed, radii
 from coterie.methods.tree.penalised_tree import describe
 from coterie.objectives.clipped_gradients import clipped_gradients
 from tests.deployment import hostile

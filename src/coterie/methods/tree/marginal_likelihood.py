@@ -1,4 +1,4 @@
-"""Deviance of the tree model of seed 001 (5.1) and its exact gradient by the variances, from sums.
+"""Deviance of the tree model of paper 001 (5.1) and its exact gradient by the variances, from sums.
 
 ``theta_i = w_c(i) + L_client u``, ``w_j = w + L_cluster u``, ``u ~ N(0, I)``. One sweep up the tree gives the deviance
 (-2 log-likelihood), one sweep down its gradient: a node's score for ``D = LL'`` is ``A1 - A1 C A1 - g g'/sigma^2``

@@ -3,7 +3,7 @@
 ``min g's + 1/2 s'Hs + sum_e radius_e ||z_i - z_j||_p`` over ``s = (x - x_0, Z - Z_0)``, as in [1]_ (there for p = 2 and
 without x). Given duals U, ``phi = g's + 1/2 s'Hs + (1/sigma) sum_e (<y_e, u_e> - ||u_e||^2 / 2)`` with
 ``y = U + sigma B Z`` and u the projection of y on the dual balls is smooth; its minimiser gives the next U. The same
-steps serve the Z-step of seed 003 (no x; a duality gap ends them) and the models of proximal Newton (residuals do).
+steps serve the Z-step of paper 003 (no x; a duality gap ends them) and the models of proximal Newton (residuals do).
 
 References
 ----------

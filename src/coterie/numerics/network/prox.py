@@ -1,6 +1,6 @@
 """The prox of a similarity network: clients pulled together along edges, solved to a certified duality gap.
 
-``min_Z 1/2 sum_i (z_i - v_i)' H_i (z_i - v_i) + sum_e weight_e ||z_i - z_j||_p`` is the Z-step of seed 003
+``min_Z 1/2 sum_i (z_i - v_i)' H_i (z_i - v_i) + sum_e weight_e ||z_i - z_j||_p`` is the Z-step of paper 003
 (Algorithm 5). Its dual has a vector ``U_e`` on every edge, in the ball of the dual norm with radius ``weight_e``.
 """
 
@@ -63,7 +63,7 @@ def network_prox(
     default the identity. ``start`` is a former solution on the same edges, also for other weights, V or metric.
 
     The method "auto" is the alternating direction method, relaxed and with rough Z-steps, taking turns with semismooth
-    Newton steps on the augmented Lagrangian; "admm" is Algorithm 5 of seed 003, with exact Z-steps and a fixed penalty
+    Newton steps on the augmented Lagrangian; "admm" is Algorithm 5 of paper 003, with exact Z-steps and a fixed penalty
     ``rho``, by default from the metric and the clients' degrees. A CoterieError for numbers that are not finite, edges
     that name unknown clients, tie a client to itself or come twice, negative weights, shapes that do not fit.
     """

@@ -1,6 +1,6 @@
-"""The alternating direction method: over-relaxed with rough Z-steps, and Algorithm 5 of seed 003 as printed, corrected.
+"""The alternating direction method: over-relaxed with rough Z-steps; and Algorithm 5 of paper 003, corrected.
 
-Splitting ``W = BZ`` with penalty rho as in Algorithm 5 of seed 003. What is different: over-relaxation (Eckstein and
+Splitting ``W = BZ`` with penalty rho as in Algorithm 5 of paper 003. What is different: over-relaxation (Eckstein and
 Bertsekas 1992); ``(H + rho B'B) Z = ...`` is solved roughly, from the last Z (Eckstein and Yao 2017), which needs no
 factors and lets rho change; rho balances the two residuals (He, Yang and Wang 2000, in relative form).
 

@@ -8,7 +8,7 @@ import pytest
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.ifca import IFCA
-from coterie.methods.network.transport import GradientExchange
+from coterie.methods.network_penalty.gradient_exchange import GradientExchange
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.network import Network

@@ -1,4 +1,4 @@
-"""Where clients are compared (seed 003, IV-A): their data, the dependence of their columns, or their models.
+"""Where clients are compared (paper 003, IV-A): their data, the dependence of their columns, or their models.
 
 In the data space a client is the mean embedding of its rows in the space of a kernel. The squared distance of two
 embeddings is the maximum mean discrepancy (MMD^2) of the clients' rows [1]_ under a Gaussian kernel, here with random

@@ -7,13 +7,13 @@ import pytest
 
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.network.objective import NetworkObjective
-from coterie.methods.network.optimum import flow, lambda_max, optimum
-from coterie.methods.network.path import path
+from coterie.methods.network_penalty.objective import NetworkObjective
+from coterie.methods.network_penalty.optimum import flow, lambda_max, optimum
+from coterie.methods.network_penalty.path import path
 from coterie.relations.clusterings import adjusted_rand_index, merge_tree
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
-from tests.methods.network.network_table import near, table
+from tests.methods.network_penalty.network_table import near, table
 
 PERSONAL = Layout.columns(3, np.arange(3))
 

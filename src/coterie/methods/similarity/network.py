@@ -1,4 +1,4 @@
-"""Seed 003, IV-A: the similarity network, from clients' points in the data, feature or model space.
+"""Paper 003, IV-A: the similarity network, from clients' points in the data, feature or model space.
 
 Clients send short embeddings, never rows; their nearest neighbours are tied.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from coterie.errors import CoterieError, listed
 from coterie.federation import Federation
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.network.spaces import FEATURE_DISTANCES, MODEL_DISTANCES, data_points, gaussians, model_points
+from coterie.methods.similarity.spaces import FEATURE_DISTANCES, MODEL_DISTANCES, data_points, gaussians, model_points
 from coterie.numerics.arrays import Floats
 from coterie.options import Declared, Option, check, of
 from coterie.relations.neighbours import Distance

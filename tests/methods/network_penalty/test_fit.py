@@ -6,10 +6,10 @@ import pytest
 from coterie.engines.inprocess import InProcess
 from coterie.engines.loopback import Faults, Loopback
 from coterie.families import family_named
-from coterie.methods.network.fit import step_sizes
-from coterie.methods.network.objective import Prior
-from coterie.methods.network.optimum import optimum
-from coterie.methods.network.transport import GradientExchange
+from coterie.methods.network_penalty.fit import step_sizes
+from coterie.methods.network_penalty.gradient_exchange import GradientExchange
+from coterie.methods.network_penalty.objective import Prior
+from coterie.methods.network_penalty.optimum import optimum
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.numerics.network.prox import network_prox
 from coterie.objectives.glm import GLM

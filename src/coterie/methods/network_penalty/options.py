@@ -11,8 +11,8 @@ import numpy as np
 from coterie.codecs import DEFAULT, DEFAULT_FEEDBACK, DEFAULT_ORDER, by_name, codec_option
 from coterie.codecs.feedback import FEEDBACKS, ORDERS
 from coterie.errors import CoterieError
-from coterie.methods.network.similarity import Similarity
-from coterie.methods.network.transport import GradientExchange
+from coterie.methods.network_penalty.gradient_exchange import GradientExchange
+from coterie.methods.similarity.network import Similarity
 from coterie.options import Option, check, declared, need_names, of
 
 HELD_OUT: Final = "held-out"

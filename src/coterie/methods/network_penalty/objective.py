@@ -1,4 +1,4 @@
-"""Objective (1)-(2) of seed 003 at a point: what clients send for it, its gradient and Hessians, and weak priors."""
+"""Objective (1)-(2) of paper 003 at a point: what clients send for it, its gradient and Hessians, and weak priors."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ import pytest
 from coterie.engines import InProcess, Loopback
 from coterie.errors import CoterieError
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.network import spaces
-from coterie.methods.network.similarity import Similarity
+from coterie.methods.similarity import spaces
+from coterie.methods.similarity.network import Similarity
 from coterie.numerics.arrays import pack
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic

@@ -1,4 +1,4 @@
-"""The exact solver of objective (1)-(2) of seed 003 against CVXPY, against the objective written out, at its edges."""
+"""The exact solver of objective (1)-(2) of paper 003 against CVXPY, against the objective written out, at its edges."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from coterie.errors import CoterieError
 from coterie.families import family_named
 from coterie.methods import local, pooled
 from coterie.methods.estimates import GroupedProblem
-from coterie.methods.network.fit import solved_end
-from coterie.methods.network.objective import Prior
-from coterie.methods.network.optimum import optimum
+from coterie.methods.network_penalty.fit import solved_end
+from coterie.methods.network_penalty.objective import Prior
+from coterie.methods.network_penalty.optimum import optimum
 from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.network.edges import DUAL, l1_level, project
 from coterie.numerics.network.newton import slopes
@@ -23,7 +23,7 @@ from coterie.relations.clusters import ClusterTree
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 from tests.messages import names
-from tests.methods.network.network_table import by_cvxpy, near, objective, table
+from tests.methods.network_penalty.network_table import by_cvxpy, near, objective, table
 
 FAMILIES = ("gaussian", "binomial", "poisson")
 NORMS = (1, 2, np.inf)

@@ -1,4 +1,4 @@
-"""Seed 003, objective (1)-(2), minimised exactly for GLMs: proximal Newton over exchanges, with a KKT certificate.
+"""Paper 003, objective (1)-(2), minimised exactly for GLMs: proximal Newton over exchanges, with a KKT certificate.
 
 ``F(x, Z) = 1/R sum_n f_n(M x + N z_n) + lambda sum_e weight_e ||z_i - z_j||_p``, f_n a client's loss summed over its
 rows and R the weight of all rows.
@@ -20,7 +20,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
-from coterie.methods.network.objective import Evaluation, NetworkObjective, Prior
+from coterie.methods.network_penalty.objective import Evaluation, NetworkObjective, Prior
 from coterie.numerics.arrays import Floats, Ints
 from coterie.numerics.network.edges import DUAL
 from coterie.numerics.network.newton import minimise

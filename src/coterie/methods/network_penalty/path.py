@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
-from coterie.methods.network.objective import NetworkObjective, Prior
-from coterie.methods.network.optimum import Optimum, lambda_max, optimum
+from coterie.methods.network_penalty.objective import NetworkObjective, Prior
+from coterie.methods.network_penalty.optimum import Optimum, lambda_max, optimum
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.clusterings import MergeTree, merge_tree
 from coterie.relations.network import Network

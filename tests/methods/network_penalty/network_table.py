@@ -1,8 +1,8 @@
-"""Clients in hidden groups, a graph on them, and the objective of seed 003 (1)-(2) written out in NumPy and CVXPY."""
+"""Clients in hidden groups, a graph on them, and the objective of paper 003 (1)-(2) written out in NumPy and CVXPY."""
 
 import numpy as np
 
-from coterie.methods.network.objective import Prior
+from coterie.methods.network_penalty.objective import Prior
 from coterie.objectives.glm import GLM
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout

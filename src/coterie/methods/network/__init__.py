@@ -1,1 +1,0 @@
-"""Machinery of the similarity network: spaces, exact solver, path, and how gradients travel."""

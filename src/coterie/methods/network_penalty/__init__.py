@@ -1,0 +1,1 @@
+"""Clients' losses with a penalty on differences over the edges of a network: exact solver, path, and gradients' way."""

@@ -1,0 +1,1 @@
+"""How alike clients are, and the network of those that are most alike."""
