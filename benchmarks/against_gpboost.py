@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.measure import Row, median_seconds, skipped
 from coterie.data.clients import Clients
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import run as fit_method
 from papers.simulate import tree

@@ -16,7 +16,7 @@ from coterie.data.datasets import fetch
 from coterie.data.prepare_table import prepare
 from coterie.evidence.selection import resolved
 from coterie.evidence.splits import Splits
-from coterie.methods.estimates import Estimates, GroupedProblem
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import client_losses
 from coterie.runs.table_methods import run as fit

@@ -20,7 +20,7 @@ def measure() -> None:
     from coterie.data.prepare_table import prepare
     from coterie.engines import InProcess
     from coterie.methods.collaboration.fit import fit
-    from coterie.methods.estimates import GroupedProblem
+    from coterie.methods.problem_and_estimates import GroupedProblem
     from coterie.relations.clusters import ClusterTree
     from coterie.runs.table_methods import objective
 

@@ -45,7 +45,7 @@ def run() -> list[Row]:
 
 def _fit(m: int) -> dict[str, float | str]:
     from coterie.data.clients import Clients
-    from coterie.methods.estimates import GroupedProblem
+    from coterie.methods.problem_and_estimates import GroupedProblem
     from coterie.relations.clusters import ClusterTree
     from coterie.runs.table_methods import run as fit_method
 

@@ -10,7 +10,7 @@ from benchmarks.measure import Row
 from coterie.data.prepare_table import prepare
 from coterie.evidence.selection import search
 from coterie.evidence.splits import Splits
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import client_losses
 from coterie.runs.table_methods import run as fit

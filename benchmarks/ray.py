@@ -110,7 +110,7 @@ def here(method: str, folder: str) -> dict[str, float]:
     from coterie.data.identifiability import collinear, constant_within_clients
     from coterie.data.prepare_table import prepare
     from coterie.engines import InProcess
-    from coterie.methods.estimates import GroupedProblem
+    from coterie.methods.problem_and_estimates import GroupedProblem
     from coterie.relations.clusters import ClusterTree
     from coterie.runs.table_methods import objective
 

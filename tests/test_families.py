@@ -133,7 +133,7 @@ def test_outcomes_are_checked_and_drawn(family: Family) -> None:
 
 
 def test_an_unknown_family_passes_nowhere() -> None:
-    from coterie.methods.estimates import GroupedProblem
+    from coterie.methods.problem_and_estimates import GroupedProblem
     from coterie.objectives.glm import GLM
     from coterie.relations.clusters import ClusterTree
 

@@ -27,7 +27,7 @@ from coterie.methods.clustered_l2gd.fit import (
     solve_exactly,
 )
 from coterie.methods.clustered_l2gd.options import Options
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics.arrays import Floats
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import ClusterTree, Ties

@@ -15,7 +15,7 @@ from coterie.data.prepare_table import prepare
 from coterie.engines.inprocess import InProcess
 from coterie.evidence.splits import split_rows
 from coterie.families import BINOMIAL
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.strengths import learn, path
 from coterie.numerics.arrays import Floats
 from coterie.objectives.row_kernels import totals

@@ -10,7 +10,7 @@ import numpy as np
 from coterie.engines.inprocess import InProcess
 from coterie.families import GAUSSIAN
 from coterie.methods import given_strengths, hierarchical, local, pooled
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics.arrays import Floats, Ints, full
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import ClusterTree

@@ -12,11 +12,11 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.families import family_named
 from coterie.methods.ditto import Ditto
-from coterie.methods.estimates import GroupedProblem
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.rounds import LocalTraining
 from coterie.methods.pfedme import PFedMe
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import run

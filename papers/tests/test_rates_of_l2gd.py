@@ -45,7 +45,7 @@ def gaps_of(plan, fed, stops):
 def test_the_mean_of_many_runs_lies_under_the_bound(kind, batch):
     from coterie.engines import InProcess
     from coterie.methods.clustered_l2gd.fit import solve_exactly
-    from coterie.methods.estimates import GroupedProblem
+    from coterie.methods.problem_and_estimates import GroupedProblem
     from coterie.relations.clusters import ClusterTree
 
     (glm, clusters), ties_of = small()

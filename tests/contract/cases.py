@@ -28,7 +28,7 @@ from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import Adam
 from coterie.methods.collaboration.optimisers import Momentum as HeavyBall
-from coterie.methods.estimates import GroupedProblem, collect
+from coterie.methods.problem_and_estimates import GroupedProblem, collect
 from coterie.methods.tree.client_work import reveal
 from coterie.methods.tree.penalised_tree import Setup, prepare
 from coterie.methods.tree.variances import State as Search

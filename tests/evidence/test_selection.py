@@ -10,7 +10,7 @@ from coterie.errors import CoterieError
 from coterie.evidence.comparison import all_splits, each_split
 from coterie.evidence.selection import Surface, search, select
 from coterie.evidence.splits import Splits
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import run
 from papers.simulate import tree

@@ -11,7 +11,7 @@ from coterie.evidence.comparison import TableComparison, all_splits, each_split,
 from coterie.evidence.intervals import bootstrap, median_ratio
 from coterie.evidence.selection import select
 from coterie.evidence.splits import Splits, split_rows
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.report.fit_page import render, tiles
 from coterie.report.words import headline

@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import ClusterTree
 

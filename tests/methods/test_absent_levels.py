@@ -3,7 +3,7 @@
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import run
 

@@ -7,8 +7,8 @@ import coterie
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
 from coterie.methods import given_strengths, hierarchical, james_stein
-from coterie.methods.estimates import GroupedProblem
 from coterie.methods.james_stein import shrink
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.registry import applicable
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import ClusterTree

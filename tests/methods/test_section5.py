@@ -12,7 +12,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.evidence.selection import search
 from coterie.evidence.splits import Splits
 from coterie.methods import given_strengths, local, pooled
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import objective
 

@@ -21,7 +21,7 @@ import pytest
 from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
 from coterie.methods import hierarchical
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree import marginal_likelihood
 from coterie.methods.tree.penalised_tree import prepare
 from coterie.objectives.glm import GLM

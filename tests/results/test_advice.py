@@ -13,7 +13,7 @@ from coterie.errors import CoterieError
 from coterie.evidence.splits import split_rows
 from coterie.methods.collaboration.choose import choose
 from coterie.methods.collaboration.metric import around_pooled
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import objective
 from tests.messages import names

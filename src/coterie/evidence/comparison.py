@@ -16,7 +16,7 @@ from coterie.data.clients import Clients
 from coterie.evidence.intervals import bootstrap, half_width, less, median_ratio, statistic
 from coterie.evidence.splits import Splits
 from coterie.families import Family
-from coterie.methods.estimates import Estimates
+from coterie.methods.problem_and_estimates import Estimates
 from coterie.methods.registry import FITTED, trained_method
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints

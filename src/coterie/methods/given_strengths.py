@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow
-from coterie.methods.estimates import Estimates, GroupedProblem, collect
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.penalised_tree import Setup, prepare, solve
 from coterie.numerics.arrays import Floats
 from coterie.relations.clusters import Ties, strengths

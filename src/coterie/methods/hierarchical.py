@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, require_all_replies
-from coterie.methods.estimates import Estimates, GroupedProblem, collect
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree import variances
 from coterie.methods.tree.penalised_tree import Setup, prepare
 from coterie.methods.tree.variances import State, Variances

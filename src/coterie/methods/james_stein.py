@@ -17,8 +17,8 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods import hierarchical
-from coterie.methods.estimates import Estimates, GroupedProblem, collect
 from coterie.methods.given_strengths import Strength, factors
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.penalised_tree import Setup, prepare, solve
 from coterie.numerics.arrays import Floats, Ints
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.federation import Federation, Site, require_all_replies, work
 from coterie.methods import pooled
-from coterie.methods.estimates import Estimates, GroupedProblem, collect
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.client_work import Reply
 from coterie.methods.tree.penalised_tree import Setup, prepare, solve
 from coterie.numerics.arrays import Floats, full, pack

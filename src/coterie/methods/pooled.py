@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from coterie.federation import Federation
-from coterie.methods.estimates import Estimates, GroupedProblem, collect
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.penalised_tree import prepare, solve
 
 

@@ -10,7 +10,7 @@ from coterie.errors import CoterieError, nearest
 from coterie.methods.method import EVERYTHING, STEPS, Method, Relation
 
 if TYPE_CHECKING:
-    from coterie.methods.estimates import GroupedProblem
+    from coterie.methods.problem_and_estimates import GroupedProblem
 
 LEARNING = ("covariance", "reml", "own", "residual")
 STRENGTHS = ("gamma", "lam", "alpha")

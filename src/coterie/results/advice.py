@@ -23,7 +23,7 @@ from coterie.methods.collaboration.choose import Choice, choose
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
-from coterie.methods.estimates import Estimates, GroupedProblem
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools
 from coterie.options import declared

@@ -13,8 +13,8 @@ from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
 from coterie.engines.site_runner import BLOCK
 from coterie.families import Family, family_named
-from coterie.methods.estimates import Estimates, GroupedProblem, in_table
 from coterie.methods.method import Method
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, in_table
 from coterie.methods.registry import FITTED
 from coterie.numerics.arrays import Floats
 from coterie.objectives.glm import GLM

@@ -29,7 +29,7 @@ from coterie.engines.policy import BelowQuorum, Policy, Refused
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.registry import FITTED
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import run

@@ -11,7 +11,7 @@ from coterie.engines import InProcess
 from coterie.engines.ray import Ray
 from coterie.errors import CoterieError
 from coterie.methods import hierarchical
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import objective
 

@@ -22,7 +22,7 @@ from coterie.methods.clustered_l2gd.coordinator import (
     previous,
     ring,
 )
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.clusters import ClusterTree, Ties
 from tests.methods.known_clusters import SIZES, table, theta_of

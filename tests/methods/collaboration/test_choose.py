@@ -11,7 +11,7 @@ from coterie.methods.collaboration.client_similarity import between, client_simi
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics.simplex_qp import mixture_weights
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic

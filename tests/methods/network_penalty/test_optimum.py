@@ -11,10 +11,10 @@ from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.families import family_named
 from coterie.methods import local, pooled
-from coterie.methods.estimates import GroupedProblem
 from coterie.methods.network_penalty.fit import solved_end
 from coterie.methods.network_penalty.objective import Prior
 from coterie.methods.network_penalty.optimum import optimum
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.network.edges import DUAL, l1_level, project
 from coterie.numerics.network.newton import slopes

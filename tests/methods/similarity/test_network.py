@@ -7,7 +7,7 @@ import pytest
 
 from coterie.engines import InProcess, Loopback
 from coterie.errors import CoterieError
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.similarity import spaces
 from coterie.methods.similarity.network import Similarity
 from coterie.numerics.arrays import pack

@@ -6,7 +6,7 @@ from scipy.stats import multivariate_normal
 
 from coterie.data.clients import Clients
 from coterie.errors import CoterieError
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.variances import PRIOR_ROWS
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import run

@@ -10,7 +10,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.engines.loopback import Faults, Loopback
 from coterie.evidence.splits import split_rows
 from coterie.methods import given_strengths
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.strengths import path
 from coterie.objectives.holdout import HeldOut
 from coterie.relations.clusters import ClusterTree

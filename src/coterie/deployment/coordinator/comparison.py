@@ -20,7 +20,7 @@ from coterie.evidence.comparison import TableComparison
 from coterie.evidence.splits import Splits
 from coterie.federation import PerRow, require_all_replies
 from coterie.methods import local, pooled
-from coterie.methods.estimates import Estimates, GroupedProblem
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.arrays import Floats
 

@@ -17,7 +17,7 @@ from coterie.deployment.schema import Schema, design_of
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
 from coterie.families import DEFAULT
-from coterie.methods.estimates import Estimates
+from coterie.methods.problem_and_estimates import Estimates
 from coterie.methods.registry import FITTED
 from coterie.options import need_names
 from coterie.results.fitting import need_applicable, result_of

@@ -13,7 +13,7 @@ from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
 from coterie.families import family_named
 from coterie.federation import Site, require_all_replies, work
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics.arrays import Floats, full
 from coterie.relations.clusters import ClusterTree
 

@@ -25,7 +25,7 @@ from coterie.engines.ray.shards import Asked, load
 from coterie.engines.site_runner import BLOCK
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Roster
-from coterie.methods.estimates import Estimates, GroupedProblem
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 
 
 class Ray(Coordinator):

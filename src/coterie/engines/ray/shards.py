@@ -27,7 +27,7 @@ from coterie.engines.ray.cluster import ActorSlots, Parts, get
 from coterie.errors import CoterieError, NoRows
 from coterie.families import family_named
 from coterie.federation import Array, Ints
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import ClusterTree
 

@@ -25,8 +25,8 @@ from coterie.methods.clustered_l2gd.client_work import Monitor, Reply
 from coterie.methods.clustered_l2gd.constants import client_constants, mu_F
 from coterie.methods.clustered_l2gd.coordinator import expected_communications, traffic
 from coterie.methods.clustered_l2gd.options import Options
-from coterie.methods.estimates import Estimates, GroupedProblem, summarise
 from coterie.methods.given_strengths import given
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, summarise
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.tree.client_work import reveal
 from coterie.methods.tree.strengths import learn

@@ -19,7 +19,7 @@ from coterie.methods.collaboration.optimisers import OPTIMISERS
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
 from coterie.methods.collaboration.theory import curvature
-from coterie.methods.estimates import Estimates, GroupedProblem, summarise
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, summarise
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.numerics.arrays import Floats, Ints, full, pack

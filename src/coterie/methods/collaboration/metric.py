@@ -13,7 +13,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, require_all_replies
 from coterie.methods import pooled
-from coterie.methods.estimates import Estimates, GroupedProblem
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.tree.penalised_tree import describe
 from coterie.numerics.arrays import Floats
 

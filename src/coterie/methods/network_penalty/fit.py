@@ -11,10 +11,10 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods import local, pooled
-from coterie.methods.estimates import Estimates, GroupedProblem
 from coterie.methods.network_penalty.objective import NetworkObjective, Prior, derivatives
 from coterie.methods.network_penalty.optimum import Optimum, lambda_max, optimum
 from coterie.methods.network_penalty.options import HELD_OUT, Asked, Run
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.tree.penalised_tree import prepare

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.errors import CoterieError, listed
 from coterie.federation import Federation
-from coterie.methods.estimates import GroupedProblem
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.similarity.spaces import FEATURE_DISTANCES, MODEL_DISTANCES, data_points, gaussians, model_points
 from coterie.numerics.arrays import Floats
 from coterie.options import Declared, Option, check, of

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, PerRow, require_all_replies
-from coterie.methods.estimates import GroupedProblem
 from coterie.methods.given_strengths import Strength, factors
+from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.client_work import expand_loss, fold_expansion, held_out_loss, reveal, ridge, solve_expansion
 from coterie.methods.tree.penalised_tree import Setup, prepare, solve
 from coterie.methods.tree.variances import Variances

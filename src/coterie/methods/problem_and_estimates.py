@@ -1,4 +1,4 @@
-"""What a method returns: a value and a covariance at every node, in the units of the table."""
+"""What a method for tables is given, beside rows, and returns: values and covariances of all nodes, in table units."""
 
 from __future__ import annotations
 
