@@ -13,7 +13,7 @@ import numpy as np
 from coterie.federation import Federation, Site, work
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.group_models import address, client_weights, group_models
-from coterie.methods.local_training.client_work import Reply, Transport, finite, personal_mask
+from coterie.methods.local_training.client_work import ModelTransport, Reply, finite, personal_mask
 from coterie.methods.local_training.rounds import State
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats
@@ -26,7 +26,7 @@ STREAM = "look"
 
 @work
 def observe(
-    site: Site, w: Floats, clusters: bool, uncompressed: Transport, weigh: str, B: int, R: int, t: int
+    site: Site, w: Floats, clusters: bool, uncompressed: ModelTransport, weigh: str, B: int, R: int, t: int
 ) -> Reply:
     """A client's gradient, R stochastic ones from independent batches, and the variance of one by coordinate.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import Reply, Transport
+from coterie.methods.local_training.client_work import ModelTransport, Reply
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.parameters import parameter_mask
@@ -28,7 +28,7 @@ def mix(alpha: Floats, v: Floats, w: Floats) -> Floats:
 
 @work
 def update(
-    site: Site, w: Floats, transport: Transport, eta: float, E: int, B: int, t: int, alpha: float, adaptive: bool
+    site: Site, w: Floats, transport: ModelTransport, eta: float, E: int, B: int, t: int, alpha: float, adaptive: bool
 ) -> Reply:
     """Local steps of w_i and v_i on the same rows; alpha_i goes along its own gradient, once a round."""
     steps, x = client.epoch_steps(site, E, B), np.array(client.received(site, w, transport))
@@ -52,7 +52,7 @@ def update(
 
 
 @work
-def mixed(site: Site, w: Floats, transport: Transport, alpha: float) -> Reply:
+def mixed(site: Site, w: Floats, transport: ModelTransport, alpha: float) -> Reply:
     """A client's mixture (m, d) with the shared model as it is now; that alone where it never took part."""
     x = client.received(site, w, transport)
     a = site.state.get("alpha", np.full(len(site), alpha))

@@ -15,14 +15,14 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
 from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import Reply, Transport
+from coterie.methods.local_training.client_work import ModelTransport, Reply
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
 
 
 @work
-def update(site: Site, w: Floats, transport: Transport, eta: float, E: int, B: int, t: int) -> Reply:
+def update(site: Site, w: Floats, transport: ModelTransport, eta: float, E: int, B: int, t: int) -> Reply:
     """``Delta theta_i = SGD(theta, D_i) - theta`` from the group's model; the change of what is shared is kept."""
     start, steps = client.received(site, w, transport), client.epoch_steps(site, E, B)
     theta = client.train(site, start, eta, steps, t * steps, B)

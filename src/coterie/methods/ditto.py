@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import Reply, Transport
+from coterie.methods.local_training.client_work import ModelTransport, Reply
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
@@ -20,7 +20,7 @@ from coterie.options import Option
 
 @work
 def update(
-    site: Site, w: Floats, transport: Transport, eta: float, E: int, B: int, t: int, lam: float, s: int
+    site: Site, w: Floats, transport: ModelTransport, eta: float, E: int, B: int, t: int, lam: float, s: int
 ) -> Reply:
     """Lines 5 and 6: the shared model is trained as in FedAvg, then v_k takes s steps towards its own rows and w^t."""
     steps, start = client.epoch_steps(site, E, B), client.received(site, w, transport)

@@ -13,14 +13,14 @@ import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import Reply, Transport
+from coterie.methods.local_training.client_work import ModelTransport, Reply
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
 
 
 @work
-def update(site: Site, w: Floats, transport: Transport, eta: float, E: int, B: int, t: int) -> Reply:
+def update(site: Site, w: Floats, transport: ModelTransport, eta: float, E: int, B: int, t: int) -> Reply:
     """ClientUpdate(k, w): E epochs of steps from w."""
     steps = client.epoch_steps(site, E, B)
     theta = client.train(site, client.received(site, w, transport), eta, steps, t * steps, B)
@@ -28,7 +28,7 @@ def update(site: Site, w: Floats, transport: Transport, eta: float, E: int, B: i
 
 
 @work
-def finetune(site: Site, w: Floats, transport: Transport, eta: float, steps: int, B: int) -> Reply:
+def finetune(site: Site, w: Floats, transport: ModelTransport, eta: float, steps: int, B: int) -> Reply:
     """The personal model: some steps from w that nobody averages; w itself where they diverge."""
     start = client.received(site, w, transport)
     theta = client.train(site, start, eta, steps, 0, B, "finetune rows")

@@ -11,14 +11,14 @@ from typing import Annotated
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import Reply, Transport
+from coterie.methods.local_training.client_work import ModelTransport, Reply
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
 
 
 @work
-def update(site: Site, w: Floats, transport: Transport, eta: float, E: int, B: int, t: int, mu: float) -> Reply:
+def update(site: Site, w: Floats, transport: ModelTransport, eta: float, E: int, B: int, t: int, mu: float) -> Reply:
     """Line 4, ``w_k^{t+1} = argmin h_k(w; w^t)`` nearly: E epochs of steps from w."""
     steps, start = client.epoch_steps(site, E, B), client.received(site, w, transport)
     theta = client.train(site, start, eta, steps, t * steps, B, anchor=start, pull=mu)

@@ -12,7 +12,7 @@ from typing import Annotated
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.fedper import FedPer
 from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import Reply, Transport
+from coterie.methods.local_training.client_work import ModelTransport, Reply
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.parameters import parameter_mask
@@ -20,7 +20,7 @@ from coterie.options import Option
 
 
 @work
-def update(site: Site, w: Floats, transport: Transport, eta: float, H: int, E: int, B: int, t: int) -> Reply:
+def update(site: Site, w: Floats, transport: ModelTransport, eta: float, H: int, E: int, B: int, t: int) -> Reply:
     """Lines 5 to 11: steps of h_i with phi fixed, then steps of phi with h_i fixed."""
     head, statistics = client.personal_mask(site, transport), parameter_mask(site.objective)
     theta = client.received(site, w, transport)

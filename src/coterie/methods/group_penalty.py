@@ -24,7 +24,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
 from coterie.methods.groups.group_models import group_of_clients
 from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import Reply, Transport
+from coterie.methods.local_training.client_work import ModelTransport, Reply
 from coterie.methods.local_training.rounds import LocalTraining, State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
@@ -34,7 +34,7 @@ from coterie.options import Option
 def update(
     site: Site,
     w: Floats,
-    transport: Transport,
+    transport: ModelTransport,
     centre: Floats,
     push: Floats,
     lam: float,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.groups import group_models as groups
-from coterie.methods.local_training.client_work import Reply, Transport, epoch_steps, make_reply, train
+from coterie.methods.local_training.client_work import ModelTransport, Reply, epoch_steps, make_reply, train
 from coterie.methods.local_training.rounds import LocalTraining, State, first_quarantine, patterns
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
@@ -41,7 +41,7 @@ def update(
     site: Site,
     w: Floats,
     clusters: bool,
-    transport: Transport,
+    transport: ModelTransport,
     weigh: str,
     eta: float,
     tau: int,

@@ -15,7 +15,7 @@ from coterie.codecs.compression import receive_models
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import Reply, Transport
+from coterie.methods.local_training.client_work import ModelTransport, Reply
 from coterie.methods.local_training.rounds import FirstModels, LocalTraining, State, average, client_models
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
@@ -23,7 +23,7 @@ from coterie.objectives.mean_loss import value
 from coterie.options import Option
 
 
-def nearest(site: Site, w: Any, transport: Transport) -> tuple[Ints, Floats]:
+def nearest(site: Site, w: Any, transport: ModelTransport) -> tuple[Ints, Floats]:
     """``argmin_j F_i(theta_j)`` (m,), the first of equal ones, and the shared part (m, d1) of that model."""
     models = receive_models(site, w, transport.get("down", "none"))
     losses = [value(site.objective, client.merge(site, models[:, j], transport)) for j in range(models.shape[1])]
@@ -32,7 +32,7 @@ def nearest(site: Site, w: Any, transport: Transport) -> tuple[Ints, Floats]:
 
 
 @work
-def choose(site: Site, w: Any, transport: Transport) -> Reply:
+def choose(site: Site, w: Any, transport: ModelTransport) -> Reply:
     """Line 6; the model is kept, to be trained next."""
     group, model = nearest(site, w, transport)
     site.state["theta"] = client.start_from(site, model, transport)
@@ -40,13 +40,13 @@ def choose(site: Site, w: Any, transport: Transport) -> Reply:
 
 
 @work
-def best_model(site: Site, w: Any, transport: Transport) -> Reply:
+def best_model(site: Site, w: Any, transport: ModelTransport) -> Reply:
     """The model that fits a client's rows best."""
     return {"theta": client.merge(site, nearest(site, w, transport)[1], transport)}
 
 
 @work
-def update(site: Site, transport: Transport, eta: float, tau: int, B: int, t: int) -> Reply:
+def update(site: Site, transport: ModelTransport, eta: float, tau: int, B: int, t: int) -> Reply:
     """LocalUpdate: tau steps from the model that was chosen."""
     start = site.state["theta"]
     theta = client.train(site, start, eta, tau, t * tau, B)

@@ -22,7 +22,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.groups.group_models import address, group_means, group_models
 from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import Reply, Transport
+from coterie.methods.local_training.client_work import ModelTransport, Reply
 from coterie.methods.local_training.rounds import LocalTraining, State, client_models
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
@@ -31,7 +31,15 @@ from coterie.options import Option
 
 @work
 def update(
-    site: Site, w: Floats, clusters: bool, transport: Transport, pull: float, eta: float, steps: int, done: int, B: int
+    site: Site,
+    w: Floats,
+    clusters: bool,
+    transport: ModelTransport,
+    pull: float,
+    eta: float,
+    steps: int,
+    done: int,
+    B: int,
 ) -> Reply:
     """The pull of a communication towards w, then ``steps`` local steps; ``done`` were before them."""
     towards = group_models(site, w, clusters, transport)

@@ -12,7 +12,15 @@ from typing import Annotated
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training.client_work import Reply, Transport, finite, make_reply, personal, received, train
+from coterie.methods.local_training.client_work import (
+    ModelTransport,
+    Reply,
+    finite,
+    make_reply,
+    personal,
+    received,
+    train,
+)
 from coterie.methods.local_training.rounds import LocalTraining, State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
@@ -20,7 +28,16 @@ from coterie.options import Option
 
 @work
 def update(
-    site: Site, w: Floats, transport: Transport, t: int, lam: float, eta: float, alpha: float, K: int, R: int, B: int
+    site: Site,
+    w: Floats,
+    transport: ModelTransport,
+    t: int,
+    lam: float,
+    eta: float,
+    alpha: float,
+    K: int,
+    R: int,
+    B: int,
 ) -> Reply:
     """Lines 4 to 9: R times, theta_i nearly minimises (7) on one batch, and w_i goes along the envelope's gradient."""
     start = local = theta = received(site, w, transport)

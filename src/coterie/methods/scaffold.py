@@ -14,7 +14,7 @@ import numpy as np
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import Reply, Transport
+from coterie.methods.local_training.client_work import ModelTransport, Reply
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import Draws
@@ -25,7 +25,7 @@ from coterie.options import Option
 
 
 @work
-def begin(site: Site, transport: Transport) -> Reply:
+def begin(site: Site, transport: ModelTransport) -> Reply:
     """Line 1: every c_i is zero; the weights of all clients together are the paper's N."""
     shape = len(site), int(np.sum(~client.personal_mask(site, transport)))
     site.state["c"] = np.zeros(shape, dtype=precision(site.objective))
@@ -44,7 +44,7 @@ def gradients(site: Site, steps: Ints) -> Floats:
 
 @work
 def update(
-    site: Site, w: Floats, transport: Transport, c: Floats, eta: float, E: int, B: int, t: int, option: int
+    site: Site, w: Floats, transport: ModelTransport, c: Floats, eta: float, E: int, B: int, t: int, option: int
 ) -> Reply:
     """Lines 6 to 13. A client that cannot go on takes what it added to c back, and its weight out of N."""
     steps, shared = client.epoch_steps(site, E, B), ~client.personal_mask(site, transport)

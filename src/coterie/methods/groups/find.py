@@ -22,7 +22,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, work
 from coterie.methods.ifca import IFCA
-from coterie.methods.local_training.client_work import Transport, finite, merge, train
+from coterie.methods.local_training.client_work import ModelTransport, finite, merge, train
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import Draws
@@ -233,13 +233,13 @@ def sketch(update: Floats, q: int, seed: int = 0) -> Floats:
 
 
 @work
-def least_loss(site: Site, w: Floats, transport: Transport) -> dict[str, Floats]:
+def least_loss(site: Site, w: Floats, transport: ModelTransport) -> dict[str, Floats]:
     """The training loss of the best of the models w (k, d1), with clients' own parts, times the weight of rows."""
     losses = np.array([value(site.objective, merge(site, model, transport)) for model in w])
     return weighed_loss(site, site.objective, encode_loss(losses).min(axis=0))
 
 
-def training_loss(fed: Federation, w: Floats, transport: Transport | None = None) -> float:
+def training_loss(fed: Federation, w: Floats, transport: ModelTransport | None = None) -> float:
     """Mean training loss over all rows, each client with the one of the models w (k, d1) that suits it best."""
     return mean_loss(fed.total(least_loss, w=w, transport=transport or {}))
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, PerRow, Ragged, Site, Sums, work
-from coterie.methods.local_training.client_work import Reply, Transport, received
+from coterie.methods.local_training.client_work import ModelTransport, Reply, received
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives import parameters
 from coterie.objectives.mean_loss import sizes
@@ -47,7 +47,7 @@ def layers(objective: Any, travels: Bools) -> str:
 
 
 @work
-def fingerprints(site: Site, transport: Transport) -> Reply:
+def fingerprints(site: Site, transport: ModelTransport) -> Reply:
     """What tells the layers of clients apart."""
     out = np.zeros(len(site), dtype=np.uint64)
     for rows, part in kinds(site.objective):
@@ -57,7 +57,7 @@ def fingerprints(site: Site, transport: Transport) -> Reply:
 
 
 @work
-def begin(site: Site, transport: Transport, seed: int) -> Reply:
+def begin(site: Site, transport: ModelTransport, seed: int) -> Reply:
     """Clients' layers, which parameters travel, and the first values of all."""
     texts, starts, masks = [b""] * len(site), [np.zeros(0)] * len(site), [np.zeros(0, dtype=bool)] * len(site)
     for rows, part in kinds(site.objective):
@@ -69,7 +69,7 @@ def begin(site: Site, transport: Transport, seed: int) -> Reply:
 
 
 def agree_on_layers(
-    fed: Federation, group: Ints, shared: Sequence[str], transport: Transport, seed: int
+    fed: Federation, group: Ints, shared: Sequence[str], transport: ModelTransport, seed: int
 ) -> AgreedLayers:
     """Ask the clients of every group (m,) what layers they have.
 
@@ -110,13 +110,13 @@ def client_weights(site: Site, weigh: str) -> Floats:
     return np.asarray(site.weights * (rows if weigh == "rows" else rows > 0.0))
 
 
-def group_models(site: Site, w: Floats, clusters: bool, transport: Transport) -> Floats:
+def group_models(site: Site, w: Floats, clusters: bool, transport: ModelTransport) -> Floats:
     """Every client's model (m, d), its own layers put in, from w: a row for each cluster or for each client."""
     return received(site, w[site.clusters] if clusters else w, transport)
 
 
 @work
-def client_models(site: Site, w: Floats, clusters: bool, transport: Transport) -> Reply:
+def client_models(site: Site, w: Floats, clusters: bool, transport: ModelTransport) -> Reply:
     """Every client's model."""
     return {"theta": group_models(site, w, clusters, transport)}
 
@@ -150,7 +150,9 @@ def group_means(sums: Sums, models: list[Floats]) -> tuple[Floats, list[Floats]]
     return weight / total if total > 0.0 else weight, moves
 
 
-def all_models(fed: Federation, group: Ints, models: list[Floats], state: dict[str, Any], transport: Transport) -> Any:
+def all_models(
+    fed: Federation, group: Ints, models: list[Floats], state: dict[str, Any], transport: ModelTransport
+) -> Any:
     """Every client's model (m, d), or Ragged where sizes differ; layers of their own are heard from clients."""
     if "whole" not in state:
         theta = [models[g] for g in group]

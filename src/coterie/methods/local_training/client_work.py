@@ -7,7 +7,7 @@ so that a coordinator can ask for names when sums say that there are any.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +20,23 @@ from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import sizes, walk
 from coterie.objectives.parameters import has_finite_gradient, initial_parameters, parameter_mask
 
-Transport = dict[str, Any]
-"""What clients are told of how models travel: patterns of ``personal`` parameters and the ``seed`` of their first
-values, codecs ``up`` and ``down`` and the number of the ``message``; what is not there is not done."""
+
+class ModelTransport(TypedDict, total=False):
+    """What clients are told of how models travel; what is not there is not done."""
+
+    personal: list[str]  # patterns of parameters that never leave a client
+    seed: int  # of their first values
+    up: str  # codec of what clients send
+    down: str  # and of what they are sent
+    message: int  # number of the message
 
 
-def personal_mask(site: Site, transport: Transport) -> Bools:
+def personal_mask(site: Site, transport: ModelTransport) -> Bools:
     """Which parameters (d,) never leave a client."""
     return parameter_mask(site.objective, transport.get("personal", ()))
 
 
-def merge(site: Site, shared: Floats, transport: Transport) -> Floats:
+def merge(site: Site, shared: Floats, transport: ModelTransport) -> Floats:
     """Models (m, d) of a shared part, (d1,) or (m, d1), and every client's own."""
     own = personal_mask(site, transport)
     if not own.any():
@@ -47,7 +53,7 @@ def merge(site: Site, shared: Floats, transport: Transport) -> Floats:
     return theta
 
 
-def split(site: Site, theta: Floats, good: Any, transport: Transport) -> Floats:
+def split(site: Site, theta: Floats, good: Any, transport: ModelTransport) -> Floats:
     """The shared part (m, d1) of models (m, d); the own ones are kept where models are ``good`` (m,)."""
     own = personal_mask(site, transport)
     if not own.any():
@@ -70,7 +76,7 @@ def columns(theta: Floats, part: Bools) -> Floats:
     return np.concatenate(pieces, axis=1) if pieces else theta[:, :0]
 
 
-def _personal_values(site: Site, own: Bools, transport: Transport) -> Floats:
+def _personal_values(site: Site, own: Bools, transport: ModelTransport) -> Floats:
     """Every client's own part (m, d2): the first one where it never made any."""
     if site.state.written("personal").all():
         return np.asarray(site.state["personal"])
@@ -84,12 +90,12 @@ GOOD, DIVERGED, BROKEN = 0, 1, 2
 """Verdicts of clients on themselves: their steps diverged, or their rows give no gradient."""
 
 
-def received(site: Site, w: Any, transport: Transport) -> Floats:
+def received(site: Site, w: Any, transport: ModelTransport) -> Floats:
     """Every client's model (m, d): the shared layers that were sent, with the client's personal ones."""
     return start_from(site, receive_models(site, w, transport["down"])[:, 0] if isinstance(w, dict) else w, transport)
 
 
-def start_from(site: Site, shared: Floats, transport: Transport) -> Floats:
+def start_from(site: Site, shared: Floats, transport: ModelTransport) -> Floats:
     """Models (m, d) of shared layers (d1,) or (m, d1), which are remembered where compressed changes are sent."""
     if "up" in transport:
         site.state["base"] = np.broadcast_to(shared, (len(site), shared.shape[-1]))
@@ -141,7 +147,7 @@ def finite(*models: Floats) -> Any:
 
 
 def make_reply(
-    site: Site, theta: Floats, transport: Transport, good: Any = None, counts: Floats | None = None
+    site: Site, theta: Floats, transport: ModelTransport, good: Any = None, counts: Floats | None = None
 ) -> Reply:
     """What clients send of theta (m, d), to be added up: nothing where it is not ``good`` (m,), but a verdict.
 
@@ -166,13 +172,13 @@ def make_reply(
 
 
 @work
-def personal(site: Site, w: Floats, transport: Transport) -> Reply:
+def personal(site: Site, w: Floats, transport: ModelTransport) -> Reply:
     """A client's own model (m, d); the shared one where it never made any."""
     return {"theta": site.state.get("theta", received(site, w, transport))}
 
 
 @work
-def current_model(site: Site, w: Floats, transport: Transport) -> Reply:
+def current_model(site: Site, w: Floats, transport: ModelTransport) -> Reply:
     """A client's model (m, d): what is shared as it is now, with its personal layers."""
     return {"theta": received(site, w, transport)}
 

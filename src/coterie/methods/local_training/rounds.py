@@ -15,7 +15,7 @@ from coterie.codecs.compression import CompressedFederation, Compression
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Ragged, Replies, Site, Sums, work
 from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import Transport
+from coterie.methods.local_training.client_work import ModelTransport
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
@@ -68,7 +68,7 @@ class LocalTraining(Stepwise):
         return []
 
     @property
-    def transport(self) -> Transport:
+    def transport(self) -> ModelTransport:
         """What clients are told of how models travel."""
         return {"personal": list(self.personal), "seed": self.seed} if self.personal else {}
 
@@ -235,7 +235,7 @@ class FirstModels:
 
 
 @work
-def begin(site: Site, transport: Transport, seeds: Sequence[int], asked: Any, w: Any = None) -> dict[str, Any]:
+def begin(site: Site, transport: ModelTransport, seeds: Sequence[int], asked: Any, w: Any = None) -> dict[str, Any]:
     """Take the first own parts, those of w (..., d) where it is given; the client ``asked`` tells the first models."""
     objective, m, own = site.objective, len(site), client.personal_mask(site, transport)
     if own.any():
@@ -255,7 +255,7 @@ def _only_from(values: npt.NDArray[Any], chosen: Bools) -> Ragged:
 
 
 def ask_first_models(
-    fed: Federation, transport: Transport, seeds: Sequence[int], w: npt.ArrayLike | None
+    fed: Federation, transport: ModelTransport, seeds: Sequence[int], w: npt.ArrayLike | None
 ) -> FirstModels:
     """Ask all clients how they start; a CoterieError where they differ, or where nobody says."""
     w = None if w is None else _numbers(w)
