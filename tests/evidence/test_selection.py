@@ -7,9 +7,9 @@ import pytest
 import coterie
 from coterie.data.prepare_table import prepare
 from coterie.errors import CoterieError
-from coterie.evidence.comparison import all_splits, each_split
 from coterie.evidence.selection import Surface, search, select
 from coterie.evidence.splits import Splits
+from coterie.evidence.table_comparison import all_splits, each_split
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import run

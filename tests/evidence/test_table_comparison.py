@@ -7,10 +7,10 @@ import pytest
 import coterie
 from coterie.data.clients import Clients
 from coterie.errors import CoterieError
-from coterie.evidence.comparison import TableComparison, all_splits, each_split, may_be_as_good
 from coterie.evidence.intervals import bootstrap, median_ratio
 from coterie.evidence.selection import select
 from coterie.evidence.splits import Splits, split_rows
+from coterie.evidence.table_comparison import TableComparison, all_splits, each_split, may_be_as_good
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.report.fit_page import render, tiles

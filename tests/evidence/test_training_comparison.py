@@ -9,9 +9,8 @@ import pytest
 from scipy import stats
 
 from coterie.errors import CoterieError
-from coterie.evidence import comparison
-from coterie.evidence.compare_trainings import chosen, compare, pick
 from coterie.evidence.intervals import half_width
+from coterie.evidence.training_comparison import TrainingComparison, chosen, compare, pick
 from coterie.report import training_page as page
 from coterie.report.tables import render_text
 from coterie.runs.config import Config
@@ -127,7 +126,7 @@ def test_clients_with_names_are_the_same_in_every_seed():
         Trained("fedavg", {}, k, None, Scores(loss[k], None, weight, Rule()), [], "running", 1, labels=labels[k])
         for k in range(2)
     ]
-    found = comparison.TrainingComparison(settled, {"fedavg": runs}, [None, None], {})
+    found = TrainingComparison(settled, {"fedavg": runs}, [None, None], {})
     aligned = np.stack([loss[0], loss[1][[2, 0, 1]]])
     moved = (aligned - aligned.mean(axis=1, keepdims=True)) / 3
     value, low, high = found.interval("fedavg")
@@ -279,5 +278,5 @@ def test_intervals_of_a_loss_that_cannot_be_negative_end_at_0(result):
         ]
     }
     own = replace(result.config, model=result.config.model | {"path": "mlp", "loss": f"{__name__}:cross"})
-    assert comparison.TrainingComparison(result.config, runs, [None, None], {}).interval("fedavg")[1] == 0.0
-    assert comparison.TrainingComparison(own, runs, [None, None], {}).interval("fedavg")[1] < 0.0
+    assert TrainingComparison(result.config, runs, [None, None], {}).interval("fedavg")[1] == 0.0
+    assert TrainingComparison(own, runs, [None, None], {}).interval("fedavg")[1] < 0.0

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.evidence.compare_trainings import compare
+from coterie.evidence.training_comparison import compare
 from coterie.report import training_figures, training_page
 from coterie.report.tables import render_text
 from tests.runs.test_training import config

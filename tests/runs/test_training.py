@@ -344,7 +344,7 @@ def test_callbacks_that_fail_lack_methods_or_are_none(problem):
 
 
 def test_what_no_theorem_covers_is_noted_with_the_run():
-    from coterie.evidence.comparison import TrainingComparison
+    from coterie.evidence.training_comparison import TrainingComparison
     from coterie.report.training_page import notes
     from coterie.runs.config import Config
     from coterie.runs.training import train

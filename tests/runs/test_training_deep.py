@@ -14,7 +14,7 @@ from torch import nn
 
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
-from coterie.evidence.compare_trainings import chosen, compare
+from coterie.evidence.training_comparison import chosen, compare
 from coterie.methods.group_sgd import GroupSGD
 from coterie.objectives.deep import Deep
 from coterie.results import trained_models as store

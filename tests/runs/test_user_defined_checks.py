@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.evidence.compare_trainings import compare
+from coterie.evidence.training_comparison import compare
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.report.training_page import write_report
 from coterie.results import trained_models as store

@@ -89,7 +89,7 @@ def compare_trained(path: Path, methods: str | None, report: Path | None, out: P
     """Train methods on every seed of a configuration, and show how they compare."""
     from coterie.cli.progress import Progress
     from coterie.cli.train import show
-    from coterie.evidence.compare_trainings import compare as over_seeds
+    from coterie.evidence.training_comparison import compare as over_seeds
     from coterie.report.training_page import write_report
     from coterie.runs.callbacks import callbacks
     from coterie.runs.config import read

@@ -16,7 +16,7 @@ from coterie.options import declared
 from coterie.runs.config_keys import Run
 
 if TYPE_CHECKING:
-    from coterie.evidence.comparison import TrainingComparison
+    from coterie.evidence.training_comparison import TrainingComparison
     from coterie.runs.config import Config
     from coterie.runs.training import Trained
     from coterie.runs.training_problem import TrainingProblem
@@ -43,7 +43,7 @@ def train(
     if out is not None:
         check_folder(out)
         need_folder(out, config, force)
-    from coterie.evidence.comparison import TrainingComparison
+    from coterie.evidence.training_comparison import TrainingComparison
     from coterie.report.training_page import write_report
     from coterie.results.trained_models import save
     from coterie.runs.config import read
@@ -100,7 +100,7 @@ def check_layout(config: Config) -> None:
 def trained(config: Config, checkpoints: Path | None, resume: bool) -> tuple[TrainingProblem, Trained]:
     """Deal the rows out, choose among settings where there are several, and train."""
     from coterie.cli.progress import Progress
-    from coterie.evidence.compare_trainings import pick
+    from coterie.evidence.training_comparison import pick
     from coterie.runs.callbacks import callbacks
     from coterie.runs.training import train as run
     from coterie.runs.training_problem import TrainingProblem

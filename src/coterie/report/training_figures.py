@@ -12,7 +12,7 @@ from coterie.report import words
 from coterie.report.svg import COLOURS, Axes, Figure, evenly, line, mark, picture, spread
 
 if TYPE_CHECKING:
-    from coterie.evidence.comparison import TrainingComparison
+    from coterie.evidence.training_comparison import TrainingComparison
 
 DOTS = 200
 """So many clients of a method are drawn as dots, at most."""

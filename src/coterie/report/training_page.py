@@ -17,7 +17,7 @@ from coterie.report.tables import Table, but_for, with_interval
 from coterie.runs.scores import BALANCED
 
 if TYPE_CHECKING:
-    from coterie.evidence.comparison import TrainingComparison
+    from coterie.evidence.training_comparison import TrainingComparison
     from coterie.runs.training import Trained
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.evidence.comparison import may_be_as_good
 from coterie.evidence.intervals import less, median_ratio
+from coterie.evidence.table_comparison import may_be_as_good
 from coterie.families import family_named
 from coterie.results.predict import Nodes
 

@@ -15,9 +15,9 @@ from coterie.data.prepare_table import prepare
 from coterie.data.table import as_names, to_pandas
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, listed, nearest
-from coterie.evidence.comparison import FEW, all_splits, each_split
 from coterie.evidence.intervals import bootstrap, over_splits
 from coterie.evidence.splits import Splits
+from coterie.evidence.table_comparison import FEW, all_splits, each_split
 from coterie.families import family_named
 from coterie.methods.collaboration.choose import Choice, choose
 from coterie.methods.collaboration.metric import around_pooled

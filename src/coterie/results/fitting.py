@@ -16,8 +16,8 @@ from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.identifiability import collinear, constant_within_clients, orthogonal_columns, shared_terms
 from coterie.errors import CoterieError, NotIdentified
-from coterie.evidence.comparison import TableComparison, all_splits, each_split
 from coterie.evidence.selection import SPAN, STEPS, choose_lam, clusterpath, resolved, select
+from coterie.evidence.table_comparison import TableComparison, all_splits, each_split
 from coterie.families import family_named
 from coterie.methods.network_penalty.options import Asked
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem

@@ -16,8 +16,8 @@ from coterie.data.clients import Clients
 from coterie.deployment.site.holdout import baselines, losses, moments
 from coterie.engines.policy import Refused
 from coterie.engines.remote import Remote
-from coterie.evidence.comparison import TableComparison
 from coterie.evidence.splits import Splits
+from coterie.evidence.table_comparison import TableComparison
 from coterie.federation import PerRow, require_all_replies
 from coterie.methods import local, pooled
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem

@@ -1,9 +1,9 @@
-"""Methods on the same held-out rows: fits of a table over splits, trained models over seeds, in one kind of table."""
+"""Methods on the same held-out rows: what every comparison has, and that of fits of a table over splits."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import add
@@ -13,22 +13,19 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.evidence.intervals import bootstrap, half_width, less, median_ratio, statistic
+from coterie.evidence.intervals import bootstrap, less, median_ratio
 from coterie.evidence.splits import Splits
 from coterie.families import Family
 from coterie.methods.problem_and_estimates import Estimates
-from coterie.methods.registry import FITTED, trained_method
+from coterie.methods.registry import FITTED
 from coterie.numerics import keyed_random
-from coterie.numerics.arrays import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.row_kernels import totals
-from coterie.runs.scores import BALANCED, Rule
 from coterie.runs.table_methods import client_losses
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from coterie.runs.config import Config
-    from coterie.runs.training import Trained
 
 FEW = 10
 """So few clients that a bootstrap over them is not to be trusted."""
@@ -65,7 +62,8 @@ class Comparison(ABC):
         return pd.DataFrame([{"method": name} | self.row(name) for name in self.methods]).set_index("method")
 
 
-def _columns(name: str, found: Triple) -> dict[str, float]:
+def interval_columns(name: str, found: Triple) -> dict[str, float]:
+    """A value and the ends of its interval, as columns of a table."""
     return dict(zip((name, f"{name}_low", f"{name}_high"), found, strict=True))
 
 
@@ -140,8 +138,8 @@ class TableComparison(Comparison):
         row |= dict(zip(("loss_clients", "se_clients"), self.over_clients(name), strict=True))
         for other in BASELINES:
             gain, low, high, better = self.gain(name, other)
-            row |= _columns(f"gain_over_{other}", (gain, low, high)) | {f"better_than_{other}": better}
-        return row | _columns("behind_best", self.behind(name)) | {"seconds": self.seconds[name]}
+            row |= interval_columns(f"gain_over_{other}", (gain, low, high)) | {f"better_than_{other}": better}
+        return row | interval_columns("behind_best", self.behind(name)) | {"seconds": self.seconds[name]}
 
     def over_clients(self, name: str) -> tuple[float, float]:
         """A method's mean loss over clients, and its standard error."""
@@ -255,119 +253,3 @@ def may_be_as_good(table: pd.DataFrame, recommended: str) -> list[str]:
     """Methods of a comparison, without the recommended one, that cannot be told from that with the lowest loss."""
     behind = table["behind_best_low"] <= 0.0
     return [str(name) for name in table.index[behind] if name != recommended]
-
-
-@dataclass(frozen=True)
-class TrainingComparison(Comparison):
-    """Trained models of methods, over seeds."""
-
-    config: Config
-    runs: dict[str, list[Trained]]  # one for each seed, by method
-    groups: Sequence[Ints | None]  # (m,): those that are known, for each seed
-    tried: dict[str, int]  # settings among which a method chose, where there were more than one
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the configuration with all methods that were compared."""
-        return self.config.fingerprint(*self.runs)
-
-    @property
-    def methods(self) -> list[str]:
-        """Names, in the order in which they were trained."""
-        return list(self.runs)
-
-    @cached_property
-    def rule(self) -> Rule:
-        """What methods are judged by, in every seed alike."""
-        rules = [[run.scores.rule for run in runs] for runs in self.runs.values()]
-        first = max((rule for one in rules for rule in one), key=lambda rule: rule.common)
-        return replace(first, finite=any(all(rule.finite for rule in one) for one in rules))
-
-    @property
-    def score(self) -> str:
-        """What is judged by: "accuracy", a score's own name, or "loss"."""
-        return self.rule.by
-
-    @property
-    def others(self) -> list[str]:
-        """What stands beside it: the loss, the score where the loss judges, and accuracy balanced over rare classes."""
-        rare = [BALANCED] if self.rule.score == "accuracy" and self.score == "loss" else []
-        return [name for name in (self.rule.score, *rare, "loss") if name and name != self.score]
-
-    def values(self, name: str, what: str = "") -> Floats:
-        """A score of every seed (seeds,), by default the one over rows."""
-        key = what or self.score
-        if key == BALANCED:
-            return np.array([statistic(*run.scores.ratio(key))[0] for run in self.runs[name]])
-        return np.array([run.scores.summary().get(key, np.nan) for run in self.runs[name]])
-
-    @cached_property
-    def best(self) -> str:
-        """The method with the best mean score over rows; of equals the first."""
-        sign = self.rule.sign
-        return max(self.runs, key=lambda name: np.nan_to_num(sign * self.values(name).mean(), nan=-np.inf))
-
-    def clients(self, name: str) -> Floats:
-        """The score of every client (seeds, m)."""
-        return np.stack([r.scores.judged(self.rule) for r in self.runs[name]])
-
-    @np.errstate(invalid="ignore")  # infinite losses of models that diverged
-    def interval(self, name: str, other: str | None = None, what: str = "") -> Triple:
-        """A method's mean score over rows with its 95% interval; its difference to another one where that is named.
-
-        Over clients and seeds together: see :func:`half_width`. An accuracy's ends lie within 0 and 1, those
-        of a packaged loss are not below 0, which no such loss is.
-        """
-        what = what or self.score
-        found = [statistic(*run.scores.ratio(what)) for run in self.runs[name]]
-        value, moved = np.array([v for v, _ in found]), [u for _, u in found]
-        if other is not None:
-            less = [statistic(*run.scores.ratio(what)) for run in self.runs[other]]
-            value, moved = value - [v for v, _ in less], [u - v for u, (_, v) in zip(moved, less, strict=True)]
-        mean, half = float(value.mean()), half_width(value, *self._aligned(name, moved))
-        low, high = mean - half, mean + half
-        share = what in ("accuracy", BALANCED) and self.rule.score == "accuracy"
-        if other is None and (share or (what == "loss" and self.config.loss_is_not_negative)):
-            low = max(low, 0.0)
-        return mean, low, min(high, 1.0) if other is None and share else high
-
-    def _aligned(self, name: str, moved: list[Floats]) -> tuple[Floats, float]:
-        """Influences (seeds, m) with a column for each client, and the share of rows that two seeds hold out alike.
-
-        The share is 1 where clients are the same in every seed, so that a column is one client.
-        """
-        data = self.config.data
-        if data["partition"] not in ("given", "by_column") and data["seed"] is None:
-            return np.array(moved), float(data["test"])
-        labels = [run.labels or tuple(map(str, range(len(u)))) for run, u in zip(self.runs[name], moved, strict=True)]
-        column = {label: k for k, label in enumerate(dict.fromkeys(label for one in labels for label in one))}
-        out = np.zeros((len(moved), len(column)))
-        for row, one, u in zip(out, labels, moved, strict=True):
-            row[[column[label] for label in one]] = u
-        return out, 1.0
-
-    @cached_property
-    def table(self) -> pd.DataFrame:
-        """One row for each method, best first.
-
-        Columns: the score over rows with its interval; over clients, of the worst client and of the 10th percentile
-        of clients (the 90th of losses); the paired difference to the best method with its interval; what stands
-        beside the score (the loss, ...) with its interval; bytes that a seed's run sent (NaN where all rows are in one
-        place), seconds that it took, and the settings that were chosen.
-        """
-        return super().table.sort_values(self.score, ascending=self.rule.sign < 0, kind="stable")
-
-    def row(self, name: str) -> dict[str, Any]:
-        """What the table says of a method."""
-        runs, score = self.runs[name], self.score
-        tail = "10th" if self.rule.sign > 0 else "90th"
-        row: dict[str, Any] = _columns(score, self.interval(name))
-        row |= {f"{score}_{end}": self.values(name, f"{score}_{end}").mean() for end in ("clients", "worst", tail)}
-        row |= _columns("to_best", self.interval(name, self.best))
-        for beside in self.others:
-            row |= _columns(beside, self.interval(name, what=beside))
-        rows_moved = trained_method(name).pool_rows  # to one place; what is sent there afterwards stays in it
-        moved = [np.nan if rows_moved else r.ledger["bytes_up"] + r.ledger["bytes_down"] for r in runs]
-        row |= {"bytes": float(np.mean(moved)), "seconds": float(np.mean([r.seconds for r in runs]))}
-        settings = (", ".join(f"{option}={value}" for option, value in run.setting.items()) for run in runs)
-        return row | {"diverged": sum(bool(r.trouble) for r in runs), "chosen": "; ".join(dict.fromkeys(settings))}

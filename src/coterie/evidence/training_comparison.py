@@ -1,0 +1,211 @@
+"""Trained methods over the seeds of a configuration, each with the setting that held-out training rows choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.evidence.intervals import half_width, statistic
+from coterie.evidence.table_comparison import Comparison, Triple, interval_columns
+from coterie.methods.registry import TRAINED, trained_method
+from coterie.numerics.arrays import Floats, Ints
+from coterie.objectives import parameters
+from coterie.runs.config import Config
+from coterie.runs.loop import Callback
+from coterie.runs.scores import BALANCED, Rule
+from coterie.runs.training import Trained, train
+from coterie.runs.training_problem import TrainingProblem
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ALWAYS = ("local", "pooled")
+Watch = Callable[[str], Sequence[Callback]]
+"""Is told what begins, and gives the callbacks that watch it."""
+
+
+def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:
+    """The methods to compare: local and pooled always, and all that can be used where "all" is asked for."""
+    asked = list(ALWAYS)
+    for name in names:
+        if name == "all":
+            asked += [t.name for t in TRAINED.values() if usable(problem, t.name)]
+        else:
+            trained_method(name, problem.config.folder).check(problem.config.given(name))
+            asked.append(name)
+    return list(dict.fromkeys(asked))
+
+
+def usable(problem: TrainingProblem, name: str) -> bool:
+    """Whether a method can be used on what there is: known groups, a layout, its layers, privacy of rows."""
+    method, config = trained_method(name), problem.config
+    layout = any(config.layout.values()) or method.layout in config.given(name)
+    layers = not method.normalises or bool(parameters.normalising(problem.objective))
+    rows = not getattr(method.method_class, "by_row", False) or (config.private and config.privacy["unit"] == "row")
+    return (problem.data.known or not method.groups) and (layout or not method.layout) and layers and rows
+
+
+def quiet(_: str) -> Sequence[Callback]:
+    """Nobody watches."""
+    return ()
+
+
+def compare(config: Config, names: Sequence[str], watch: Watch = quiet) -> TrainingComparison:
+    """Train methods by name (or "all"; local and pooled are always in) on every seed of a configuration.
+
+    A seed makes the partition, the held-out rows, the first model and all draws, the same for every method. Where
+    several settings of a method are given, each is trained on a part of the training rows, and the one that is best
+    on the other part (a share of ``data.validation``) is trained on all of them; test rows choose nothing.
+    """
+    methods: list[str] = []
+    runs: dict[str, list[Trained]] = {}
+    groups: list[Ints | None] = []
+    for k, seed in enumerate(config.run["seeds"]):
+        problem = TrainingProblem.of(config, seed)
+        groups.append(problem.data.group if problem.data.known else None)
+        methods = methods or chosen(problem, names)
+        inner = problem.inside()
+        for name in methods:
+            where = f"seed {k + 1} of {len(config.run['seeds'])}, {name}"
+            run = train(problem, name, pick(inner, name, watch, where), watch(where))
+            runs.setdefault(name, []).append(replace(run, theta=None))
+    tried = {name: len(trained_method(name).settings(config.given(name))) for name in methods}
+    return TrainingComparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1})
+
+
+def pick(inner: TrainingProblem, name: str, watch: Watch = quiet, where: str = "") -> dict[str, Any]:
+    """The setting that is best on held-out training rows; the only one where there is one.
+
+    ``inner`` has training rows only (:meth:`TrainingProblem.inside`). Clients count alike; a run that diverges is the
+    worst.
+    """
+    candidates = trained_method(name).settings(inner.config.given(name))
+    if len(candidates) == 1:
+        return candidates[0]
+    run = inner.config.run
+    rare = replace(inner.config, run=run | ({} if run["patience"] else {"evaluate_every": run["rounds"]}))
+    problem, standing = TrainingProblem(rare, inner.seed, inner.data), []
+    for k, setting in enumerate(candidates):
+        done = train(problem, name, setting, watch(f"{where}, setting {k + 1} of {len(candidates)}"))
+        standing.append((False, -np.inf) if done.trouble else done.scores.standing)
+    return candidates[max(range(len(candidates)), key=standing.__getitem__)]
+
+
+@dataclass(frozen=True)
+class TrainingComparison(Comparison):
+    """Trained models of methods, over seeds."""
+
+    config: Config
+    runs: dict[str, list[Trained]]  # one for each seed, by method
+    groups: Sequence[Ints | None]  # (m,): those that are known, for each seed
+    tried: dict[str, int]  # settings among which a method chose, where there were more than one
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the configuration with all methods that were compared."""
+        return self.config.fingerprint(*self.runs)
+
+    @property
+    def methods(self) -> list[str]:
+        """Names, in the order in which they were trained."""
+        return list(self.runs)
+
+    @cached_property
+    def rule(self) -> Rule:
+        """What methods are judged by, in every seed alike."""
+        rules = [[run.scores.rule for run in runs] for runs in self.runs.values()]
+        first = max((rule for one in rules for rule in one), key=lambda rule: rule.common)
+        return replace(first, finite=any(all(rule.finite for rule in one) for one in rules))
+
+    @property
+    def score(self) -> str:
+        """What is judged by: "accuracy", a score's own name, or "loss"."""
+        return self.rule.by
+
+    @property
+    def others(self) -> list[str]:
+        """What stands beside it: the loss, the score where the loss judges, and accuracy balanced over rare classes."""
+        rare = [BALANCED] if self.rule.score == "accuracy" and self.score == "loss" else []
+        return [name for name in (self.rule.score, *rare, "loss") if name and name != self.score]
+
+    def values(self, name: str, what: str = "") -> Floats:
+        """A score of every seed (seeds,), by default the one over rows."""
+        key = what or self.score
+        if key == BALANCED:
+            return np.array([statistic(*run.scores.ratio(key))[0] for run in self.runs[name]])
+        return np.array([run.scores.summary().get(key, np.nan) for run in self.runs[name]])
+
+    @cached_property
+    def best(self) -> str:
+        """The method with the best mean score over rows; of equals the first."""
+        sign = self.rule.sign
+        return max(self.runs, key=lambda name: np.nan_to_num(sign * self.values(name).mean(), nan=-np.inf))
+
+    def clients(self, name: str) -> Floats:
+        """The score of every client (seeds, m)."""
+        return np.stack([r.scores.judged(self.rule) for r in self.runs[name]])
+
+    @np.errstate(invalid="ignore")  # infinite losses of models that diverged
+    def interval(self, name: str, other: str | None = None, what: str = "") -> Triple:
+        """A method's mean score over rows with its 95% interval; its difference to another one where that is named.
+
+        Over clients and seeds together: see :func:`half_width`. An accuracy's ends lie within 0 and 1, those
+        of a packaged loss are not below 0, which no such loss is.
+        """
+        what = what or self.score
+        found = [statistic(*run.scores.ratio(what)) for run in self.runs[name]]
+        value, moved = np.array([v for v, _ in found]), [u for _, u in found]
+        if other is not None:
+            less = [statistic(*run.scores.ratio(what)) for run in self.runs[other]]
+            value, moved = value - [v for v, _ in less], [u - v for u, (_, v) in zip(moved, less, strict=True)]
+        mean, half = float(value.mean()), half_width(value, *self._aligned(name, moved))
+        low, high = mean - half, mean + half
+        share = what in ("accuracy", BALANCED) and self.rule.score == "accuracy"
+        if other is None and (share or (what == "loss" and self.config.loss_is_not_negative)):
+            low = max(low, 0.0)
+        return mean, low, min(high, 1.0) if other is None and share else high
+
+    def _aligned(self, name: str, moved: list[Floats]) -> tuple[Floats, float]:
+        """Influences (seeds, m) with a column for each client, and the share of rows that two seeds hold out alike.
+
+        The share is 1 where clients are the same in every seed, so that a column is one client.
+        """
+        data = self.config.data
+        if data["partition"] not in ("given", "by_column") and data["seed"] is None:
+            return np.array(moved), float(data["test"])
+        labels = [run.labels or tuple(map(str, range(len(u)))) for run, u in zip(self.runs[name], moved, strict=True)]
+        column = {label: k for k, label in enumerate(dict.fromkeys(label for one in labels for label in one))}
+        out = np.zeros((len(moved), len(column)))
+        for row, one, u in zip(out, labels, moved, strict=True):
+            row[[column[label] for label in one]] = u
+        return out, 1.0
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row for each method, best first.
+
+        Columns: the score over rows with its interval; over clients, of the worst client and of the 10th percentile
+        of clients (the 90th of losses); the paired difference to the best method with its interval; what stands
+        beside the score (the loss, ...) with its interval; bytes that a seed's run sent (NaN where all rows are in one
+        place), seconds that it took, and the settings that were chosen.
+        """
+        return super().table.sort_values(self.score, ascending=self.rule.sign < 0, kind="stable")
+
+    def row(self, name: str) -> dict[str, Any]:
+        """What the table says of a method."""
+        runs, score = self.runs[name], self.score
+        tail = "10th" if self.rule.sign > 0 else "90th"
+        row: dict[str, Any] = interval_columns(score, self.interval(name))
+        row |= {f"{score}_{end}": self.values(name, f"{score}_{end}").mean() for end in ("clients", "worst", tail)}
+        row |= interval_columns("to_best", self.interval(name, self.best))
+        for beside in self.others:
+            row |= interval_columns(beside, self.interval(name, what=beside))
+        rows_moved = trained_method(name).pool_rows  # to one place; what is sent there afterwards stays in it
+        moved = [np.nan if rows_moved else r.ledger["bytes_up"] + r.ledger["bytes_down"] for r in runs]
+        row |= {"bytes": float(np.mean(moved)), "seconds": float(np.mean([r.seconds for r in runs]))}
+        settings = (", ".join(f"{option}={value}" for option, value in run.setting.items()) for run in runs)
+        return row | {"diverged": sum(bool(r.trouble) for r in runs), "chosen": "; ".join(dict.fromkeys(settings))}
