@@ -12,7 +12,7 @@ from coterie.codecs.framing import from_float16, read_table, to_float16, write_t
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.arrays import Floats, kernel
-from coterie.numerics.keyed_random import GOLDEN, U64, scramble
+from coterie.numerics.keyed_random import U64, fraction
 from coterie.options import Option
 
 
@@ -79,6 +79,5 @@ def _columns(draws: U64, n: int) -> Floats:
     out = np.empty((draws.shape[0], n))
     for i in range(draws.shape[0]):
         for j in range(n):
-            bits = scramble(draws[i] + (np.uint64(j) + np.uint64(1)) * GOLDEN) >> np.uint64(11)
-            out[i, j] = float(bits) * 2.0**-52 - 1.0
+            out[i, j] = 2.0 * fraction(draws[i], j) - 1.0
     return out

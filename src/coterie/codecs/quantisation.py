@@ -20,7 +20,7 @@ from coterie.codecs.range_coder import ANY, UNIFORM, decode_labels, encode_label
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.arrays import Floats, kernel
-from coterie.numerics.keyed_random import GOLDEN, U64, scramble
+from coterie.numerics.keyed_random import U64, fraction
 from coterie.options import Option
 
 
@@ -130,8 +130,7 @@ def _round(rows: Floats, top: Floats, draws: U64, levels: int) -> npt.NDArray[np
     for i in range(m):
         unit = levels / top[i] if top[i] > 0.0 else 0.0
         for j in range(d):
-            bits = scramble(draws[i] + (np.uint64(j) + np.uint64(1)) * GOLDEN) >> np.uint64(11)
-            level = np.floor(rows[i, j] * unit + float(bits) * 2.0**-53)
+            level = np.floor(rows[i, j] * unit + fraction(draws[i], j))
             out[i, j] = np.uint8(max(min(level, float(levels)), -float(levels)) + levels)
     return out
 

@@ -95,7 +95,13 @@ def key(start: np.uint64, step: int) -> np.uint64:
 
 
 @kernel
+def fraction(key: np.uint64, draw: int) -> float:
+    """A number in [0, 1), draw number ``draw`` of a key: ``keyed_random.uniform(...)[draw]``."""
+    bits = scramble(key + (np.uint64(draw) + np.uint64(1)) * GOLDEN) >> np.uint64(11)
+    return float(bits) * 2.0**-53
+
+
+@kernel
 def whole(key: np.uint64, draw: int, n: int) -> int:
     """One of 0, ..., n - 1, from draw number ``draw`` of a key: ``floor(n * keyed_random.uniform(...)[draw])``."""
-    bits = scramble(key + (np.uint64(draw) + np.uint64(1)) * GOLDEN) >> np.uint64(11)
-    return min(int(float(bits) * 2.0**-53 * n), n - 1)
+    return min(int(fraction(key, draw) * n), n - 1)
