@@ -163,7 +163,7 @@ def test_a_score_that_is_no_number_judges_nothing_and_is_named(greater):
     assert result.table["nothing"].isna().all() and result.table["chosen"].equals(by_loss.table["chosen"])
     assert (result.table["loss"] == by_loss.table["loss"]).all()
     text = render_text(page.comparison_table(result), 200)
-    assert "No method has a nothing that is a number for all clients: methods are ordered by their loss." in text
+    assert "No method's nothing is a number for all clients: methods are ordered by their loss." in text
     assert any("the nothing of fedavg is not a number at client" in note for note in page.notes(result))
 
 

@@ -257,10 +257,10 @@ def test_it_has_no_hessian():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"y": [0, 3]}, "whole numbers from 0 to 1"),
-        ({"y": [0, -1]}, "whole numbers from 0 to 1"),
-        ({"y": [0, 0.5]}, "whole numbers from 0 to 1"),
-        ({"y": [0, np.nan]}, "whole numbers from 0 to 1"),
+        ({"y": [0, 3]}, "whole numbers from 0 to 1, unlike 3:"),
+        ({"y": [0, -1]}, "whole numbers from 0 to 1, unlike -1:"),
+        ({"y": [0, 0.5]}, "whole numbers from 0 to 1, unlike 0.5:"),
+        ({"y": [0, np.nan]}, "whole numbers from 0 to 1, unlike nan:"),
         ({"y": ["a", "b"]}, "whole numbers from 0 to 1"),
         ({"y": [0, 1, 1]}, "one label and one weight"),
         ({"X": [[1.0], [np.nan]]}, "must be finite"),

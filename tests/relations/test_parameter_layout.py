@@ -74,6 +74,11 @@ def test_bad_layouts_say_what_to_do(options, says):
         Layout.of(NAMES, **options)
 
 
+def test_of_many_names_the_first_are_listed():
+    with pytest.raises(CoterieError, match=r"There are 0, 1, .* 11 and 638 more"):
+        Layout.of({str(k): 1 for k in range(650)}, shared=["head*"])
+
+
 @pytest.mark.parametrize(
     ("shared", "personal", "says"),
     [

@@ -115,7 +115,7 @@ def test_models_of_the_package_need_no_word_of_the_caller(packaged) -> None:
         ({"args": {"sizes": [1] * 10**5}}, names("'mlp' size numbers saved")),
         ({"args": {"sizes": [64, 2000, 10]}}, names("'mlp' 150,010 numbers 2,410 saved")),
         ({"path": "softmax"}, names("'softmax' 650 numbers 2,410 saved")),
-        ({"args": {"sizes": ["os:system", 2]}}, "does not take these args"),
+        ({"args": {"sizes": ["os:system", 2]}}, names("sizes inputs outputs os:system")),
         ({"path": "coterie.objectives.deep.nets:torch.load", "args": {"f": "x"}}, "has no 'torch.load'"),
         ({"path": "coterie.objectives.deep.nets:OrderedDict"}, "has no 'OrderedDict'"),
         ({"path": "coterie.files:write"}, "is code that is not coterie's"),

@@ -158,6 +158,8 @@ def sparse():
     return scipy.sparse.eye(3, format="csr"), np.arange(3)
 def text():
     return np.full((6, 2), "a"), np.arange(6) % 2
+def masked():
+    return np.ma.masked_greater(np.arange(12.0).reshape(6, 2), 3.0), np.arange(6) % 2
 def unreal():
     return np.ones((6, 2)) + 1j, np.arange(6) % 2
 def words():
@@ -205,6 +207,7 @@ def test_arrays_of_a_function_with_clients_and_groups(folder):
         ({"source": "source_of_tests:ragged"}, names("X array rows shape")),
         ({"source": "source_of_tests:sparse"}, names("X sparse matrix X.toarray")),
         ({"source": "source_of_tests:text"}, names("X type <U1 real numbers")),
+        ({"source": "source_of_tests:masked"}, names("X masked values")),
         ({"source": "source_of_tests:unreal"}, names("X type complex128 real numbers")),
         ({"source": "source_of_tests:words"}, names("y type <U3 real numbers classes")),
         ({"source": "source_of_tests:leaves"}, names("raises SystemExit 1")),

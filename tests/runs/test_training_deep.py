@@ -139,6 +139,9 @@ def test_models_come_back_and_predict(tmp_path):
         ({"device": "cuda:99"}, "cuda"),
         ({"path": "collections:OrderedDict", "args": {}}, "model"),
         ({"loss": "crossentropy"}, "loss"),
+        ({"score": "crossentropy"}, "The score 'crossentropy' is no import path"),
+        ({"path": "softmax", "args": {}, "clip": 1.0}, r"softmax has no use for clip of \[model\]"),
+        ({"path": "softmax", "args": {}, "score": "accuracy", "device": "cuda"}, "no use for score, device"),
     ],
 )
 def test_models_that_do_not_fit(model, message):

@@ -256,6 +256,13 @@ def trained_of(folder, body, base="Plain"):
     return trained(folder, f"{NAME}:M", {})
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_models_that_are_no_numbers_have_no_accuracy(folder):
+    scores = trained_of(folder, "def models(self, fed, state): return np.full((1, 650), np.nan)").scores
+    assert np.isnan(scores.accuracy).all() and not scores.counts.any()
+    assert scores.rule.by == "loss"
+
+
 RUN, INIT, MODELS = (f"def {c}: " for c in ("run(self, fed, stops, state)", "init(self, fed)", "models(self, f, s)"))
 
 

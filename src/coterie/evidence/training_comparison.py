@@ -16,7 +16,7 @@ from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives import parameters
 from coterie.runs.config import Config
 from coterie.runs.loop import Callback
-from coterie.runs.scores import BALANCED, Rule
+from coterie.runs.scores import BALANCED, RARE, Rule
 from coterie.runs.training import Trained, train
 from coterie.runs.training_problem import TrainingProblem
 
@@ -129,7 +129,7 @@ class TrainingComparison(Comparison):
     @property
     def others(self) -> list[str]:
         """What stands beside it: the loss, the score where the loss judges, and accuracy balanced over rare classes."""
-        rare = [BALANCED] if self.rule.score == "accuracy" and self.score == "loss" else []
+        rare = [BALANCED] if self.rule.score == "accuracy" and self.rule.common >= RARE else []
         return [name for name in (self.rule.score, *rare, "loss") if name and name != self.score]
 
     def values(self, name: str, what: str = "") -> Floats:

@@ -59,7 +59,7 @@ class Permitted:
         if path not in self.given and path not in self.allow:
             raise CoterieError(
                 f"{what} '{path}' is code that is not coterie's, and a file that is read chooses none: if you trust "
-                "it, name it in the call, with allow=[...] or as model=."
+                f"it, name it in the call, with allow=[...]{' or as model=' * what.endswith('model')}."
             )
         made = self.given[path] if path in self.given else named(path, what, folder)
         if not self.changed and digest(made) != self.digests.get(path):

@@ -92,11 +92,15 @@ class Softmax(WeightedRows):
             raise CoterieError("X must be (rows, columns), with one label and one weight for each row.")
         if not (np.isfinite(X).all() and np.isfinite(w).all() and (w >= 0.0).all() and 0.0 <= ridge < np.inf):
             raise CoterieError("X, weights and ridge must be finite, and the latter two not negative.")
-        whole = labels.dtype.kind in "biuf" and np.array_equal(labels, np.floor(labels))
-        codes = labels.astype(np.int64) if whole else np.full(len(X), -1)
+        codes = np.full(len(X), -1)
+        if labels.dtype.kind in "biuf":
+            with np.errstate(invalid="ignore"):  # of infinities, which become negative
+                codes = np.where(labels == np.floor(labels), labels, -1).astype(np.int64)
         K = int(codes.max(initial=0)) + 1 if classes is None else int(classes)
-        if codes.min(initial=0) < 0 or codes.max(initial=0) >= K:
-            raise CoterieError(f"Labels must be whole numbers from 0 to {K - 1}: code classes as such first.")
+        if len(bad := np.flatnonzero((codes < 0) | (codes >= K))):
+            raise CoterieError(
+                f"Labels must be whole numbers from 0 to {K - 1}, unlike {labels[bad[0]]}: code classes as such first."
+            )
         return cls(X, codes.astype(np.float64), w, *row_ranges(starts, stops, len(X)), K, float(ridge))
 
     @property

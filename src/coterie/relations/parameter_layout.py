@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
-from coterie.errors import CoterieError, nearest
+from coterie.errors import CoterieError, listed, nearest
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option, checked
 
@@ -175,7 +175,7 @@ def matching(patterns: Sequence[str], names: Mapping[str, int]) -> list[str]:
         found = [pattern] if pattern in names else [n for n in names if fnmatchcase(n, pattern)]
         if not found:
             raise CoterieError(
-                f"'{pattern}' matches no parameter.{nearest(pattern, list(names))} There are {', '.join(names)}."
+                f"'{pattern}' matches no parameter.{nearest(pattern, list(names))} There are {listed(names, 12)}."
             )
         out += found
     return out

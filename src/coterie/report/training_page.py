@@ -14,7 +14,7 @@ from coterie.report import training_figures as pictures
 from coterie.report import words
 from coterie.report.page import page, write_page
 from coterie.report.tables import Table, but_for, with_interval
-from coterie.runs.scores import BALANCED
+from coterie.runs.scores import BALANCED, RARE
 
 if TYPE_CHECKING:
     from coterie.evidence.training_comparison import TrainingComparison
@@ -97,11 +97,11 @@ def intervals(result: TrainingComparison) -> str:
         text += " model and draws, the same for every method."
     if not rule.score or rule.by != "loss":
         why = ""
-    elif rule.score == "accuracy":
+    elif rule.score == "accuracy" and rule.common >= RARE:
         why = f" One class has {words.fixed(100.0 * rule.common, 1)}% of the outcomes, so that always naming it is"
         why += " right as often: methods are ordered by their loss, and balanced accuracy is the mean over classes."
     elif rule.greater is not None:
-        why = f" No method has a {rule.score} that is a number for all clients: methods are ordered by their loss."
+        why = f" No method's {rule.score} is a number for all clients: methods are ordered by their loss."
     else:
         why = f" Whether a larger {rule.score} is better is not said (model.greater_is_better): methods are ordered by"
         why += " their loss."

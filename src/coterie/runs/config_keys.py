@@ -51,7 +51,7 @@ class Model:
     path: Annotated[str, Option("softmax, a net of the package, or package.module:function.")] = "softmax"
     args: Annotated[dict[str, Any], Option("Arguments of the function.")] = field(default_factory=dict)
     loss: Annotated[str, Option("A name, or package.module:function.")] = "cross_entropy"
-    score: Annotated[str | None, Option("What is compared: a name, or package.module:function.")] = None
+    score: Annotated[str | None, Option("What is compared: package.module:function.")] = None
     greater_is_better: Annotated[bool | None, Option("Of a score of one's own.")] = None
     dtype: Annotated[Literal["float32", "float64", "bfloat16"], Option("Of the parameters.")] = "float32"
     device: Annotated[str, Option("Where it is trained: cpu, cuda, cuda:1.")] = "cpu"

@@ -57,14 +57,17 @@ class Scores:
         """
         weight = np.where(has_finite_gradient(held), sizes(held), 0.0)
         safe = np.where(weight > 0.0, weight, 1.0)
+        judged = weight > 0.0
+        if isinstance(theta, np.ndarray):  # the largest of outputs that are no numbers would be a class as any other
+            judged &= np.isfinite(theta).all(axis=-1)
         with np.errstate(over="ignore", invalid="ignore"):
             loss = np.where(weight > 0.0, np.asarray(held.value(theta), dtype=np.float64) / safe, np.nan)
-            score = np.where(weight > 0.0, held.accuracy(theta), np.nan) if rule.score else None
+            score = np.where(judged, held.accuracy(theta), np.nan) if rule.score else None
         hits = counts = None
         if outcomes is not None and owner is not None:
             found = np.asarray(held.predict(theta))
             found = found if found.dtype.kind == "i" else (found.reshape(outcomes.shape) > 0.0).astype(np.int64)
-            hits, counts = by_class(outcomes, found, np.where(weight[owner] > 0.0, owner, -1), len(weight))
+            hits, counts = by_class(outcomes, found, np.where(judged[owner], owner, -1), len(weight))
         if score is not None:
             rule = replace(rule, finite=bool(np.isfinite(score[weight > 0.0]).all()))
         return cls(loss, score, weight, rule, hits, counts)

@@ -188,6 +188,8 @@ def _plain(source: str, name: str, values: Any) -> Array:
     """What a source gave under a name as an array."""
     if hasattr(values, "toarray"):
         raise CoterieError(f"The data source '{source}' gives {name} as a sparse matrix: give {name}.toarray().")
+    if np.ma.is_masked(values):
+        raise CoterieError(f"The data source '{source}' gives {name} with masked values: fill or drop them first.")
     try:
         array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     except Exception as e:

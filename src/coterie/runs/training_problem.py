@@ -25,6 +25,7 @@ from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parameters import has_finite_gradient, layer_sizes
 from coterie.objectives.softmax import Softmax
 from coterie.runs.config import Config, called
+from coterie.runs.config_keys import section
 from coterie.runs.scores import Rule, Scores
 from coterie.runs.training_data import Federated, federated
 
@@ -36,6 +37,8 @@ _MOST = 100_000_000
 """Most numbers of a client's softmax model."""
 _ARGS = 100
 """Most arguments of a saved model, and entries of one of them."""
+_SOFTMAX = ("path", "ridge", "greater_is_better")
+"""Keys of [model] that softmax heeds; the last says nothing without a score of one's own, whatever the model."""
 SCORED = ("cross_entropy", "bce")
 """Losses whose outcomes are classes, so that there is an accuracy."""
 _GREATER = ("coterie.objectives.deep.losses:dice",)
@@ -93,19 +96,21 @@ class TrainingProblem:
 
         With [privacy] it is a private one, but for the two that have no coordinator: local and pooled.
         """
-        engine = self.config.engine
+        engine, privacy = self.config.engine, self.config.privacy
         seed = self.seed if engine["seed"] is None else engine["seed"]
         if trainer.groups and not self.data.known:
             raise CoterieError(
                 f"The method {trainer.name} needs known groups: give data that have them, or partition = 'rotated'."
             )
+        if getattr(trainer.method_class, "by_row", False) and self.config.private and privacy["unit"] != "row":
+            raise CoterieError(f"The method {trainer.name} hides rows, not clients: say unit = 'row' in [privacy].")
         if trainer.pool_rows:
             return InProcess(self.pooled, seed=seed, threads=engine["threads"])
         clusters = self.data.group if trainer.groups else None
         fed = InProcess(self.objective, clusters, ids=self.data.ids, seed=seed, threads=engine["threads"])
         if not self.config.private or trainer.fixed_options.get("personal") == EVERYTHING:
             return fed
-        return Private(fed, **self.config.privacy, rounds=self.config.run["rounds"])
+        return Private(fed, **privacy, rounds=self.config.run["rounds"])
 
     @cached_property
     def rule(self) -> Rule:
@@ -144,6 +149,13 @@ def objective_of(
     if model["path"] == "softmax":
         if not classes:
             raise CoterieError("The model softmax needs classes: whole numbers from 0 as y.")
+        if idle := [
+            key for key, default in section("model", {}).items() if key not in _SOFTMAX and model[key] != default
+        ]:
+            raise CoterieError(
+                f"The model softmax has no use for {listed(idle)} of [model], which a torch model has: take one, such "
+                "as mlp, or leave that out."
+            )
         X = with_constant(rows.X)
         if X.shape[1] * classes > _MOST:
             raise CoterieError(
@@ -213,7 +225,7 @@ def _small(args: Any, d: int) -> bool:
 def _found(config: Config, path: str, what: str) -> Any:
     """A function or class that a configuration names by its import path."""
     module, _, name = path.partition(":")
-    if own(path):
+    if module not in _PACKAGED:
         return config.load(path, what)
     _deep()
     made = vars(import_module(module)).get(name)

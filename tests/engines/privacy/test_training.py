@@ -186,6 +186,11 @@ def test_baselines_that_send_nothing_have_no_noise():
         assert not train(training_problem, name, {"eta": 0.5}).privacy
 
 
+def test_dp_sgd_asks_for_the_privacy_of_rows():
+    with pytest.raises(CoterieError, match=r"dp-sgd hides rows, not clients: say unit = 'row' in \[privacy\]"):
+        train(TrainingProblem.of(config(clip=1.0, noise=1.0), 0), "dp-sgd", {"eta": 0.5})
+
+
 def test_what_a_configuration_lacks():
     for privacy in ({}, {"clip": 1.0}, {"epsilon": 1.0}):
         with pytest.raises(CoterieError, match=r"\[privacy\] needs clip"):

@@ -76,6 +76,21 @@ class Odd(nn.Linear):
         return self.change(self, super().forward(x), x)
 
 
+class Late(nn.Module):
+    """A model that makes a layer, or a parameter, when rows first pass, or anew whenever they do."""
+
+    def __init__(self, name: str, made: Callable[[], Any], anew: bool = False) -> None:
+        super().__init__()
+        self.first, self.second, self.name, self.made, self.anew = nn.Linear(6, 3), nn.Linear(3, 3), name, made, anew
+
+    def forward(self, x: Any) -> Any:
+        if self.anew or not hasattr(self, self.name):
+            setattr(self, self.name, self.made())
+        late = getattr(self, self.name)
+        x = self.first(x)
+        return late(x) if isinstance(late, nn.Module) else x * late
+
+
 class Order(nn.Linear):
     """A layer with a parameter that cannot be trained."""
 
@@ -160,6 +175,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "whole numbers": (lambda: deep(X=np.ones((10, 6), dtype=np.uint8)), "measurements as float32"),
     "loss without gradient": (lambda: deep(loss=lambda o, t: torch.zeros(len(t))), "The loss has no gradient"),
     "score means": (lambda: deep(score=lambda o, t: o.mean()), "The score must give"),
+    "score is no tensor": (lambda: deep(score=lambda o, t: t.numpy()), "The score must give .* not an array of shape"),
     "score fails": (lambda: deep(score=lambda o, t: o[:, 7]), "The score cannot compare outputs of shape"),
     "uneven items": (lambda: Deep.of_clients(mlp, [Uneven()]).has_finite_gradient(), "of the same shapes"),
     "dtype": (lambda: deep(dtype="int8"), "dtype must be float32"),
@@ -192,6 +208,9 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "nothing": (odd(lambda s, o, x: None), "gives None: return what the loss"),
     "squeezed": (odd(lambda s, o, x: o.squeeze()), r"shape \(3,\) for 1 row.*squeeze\(\) drops it"),
     "means over rows": (odd(lambda s, o, x: o.mean(0, keepdim=True)), r"shape \(1, 3\) for 2 rows"),
+    "late layer": (lambda: deep(Late("late", lambda: nn.Linear(3, 3))), r"makes 'late.weight' .* in __init__"),
+    "late parameter": (lambda: deep(lambda: Late("w", lambda: nn.Parameter(torch.ones(3)))), "makes 'w' while rows"),
+    "layer made anew": (lambda: deep(Late("second", lambda: nn.Linear(3, 3), True)), "makes 'second.weight' while"),
     "classes": (odd(lambda s, o, x: o.argmax(1)), "return scores in floating numbers"),
     "detached": (odd(lambda s, o, x: o.detach() if s.training else o), "no gradient while it trains"),
     "in place": (odd(lambda s, o, x: torch.sigmoid(o).mul_(2) if o.sum() else o), r"not x.add_\(1\)"),

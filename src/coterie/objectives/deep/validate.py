@@ -28,6 +28,7 @@ def validate(sequential: SequentialClients, rows: Rows, counts: Ints) -> None:
     if not len(rows):
         return
     of, workspace = sequential.of, sequential.workspace
+    made = {id(layer) for layer in workspace.module.parameters()}
     with workspace.generators.kept() as seed:
         seed(0, 0)
         if isinstance(rows, Sets):
@@ -43,6 +44,11 @@ def validate(sequential: SequentialClients, rows: Rows, counts: Ints) -> None:
                 _scored(of.score, outputs.detach(), y)
             if size == 2 or np.any(counts == 1):
                 _trains(of, workspace, x, y)
+    if late := [name for name, layer in workspace.module.named_parameters() if id(layer) not in made]:
+        raise CoterieError(
+            f"The model makes '{late[0]}' while rows pass through it, so that it would never be trained: make all "
+            "layers and parameters in __init__."
+        )
 
 
 def _outputs(of: Architecture, workspace: ModuleWorkspace, x: Tensor, training: bool) -> Tensor:
@@ -130,7 +136,9 @@ def _scored(score: Loss, outputs: Tensor, y: Tensor) -> None:
             f"The score cannot compare outputs of shape {tuple(outputs.shape[1:])} with targets of shape "
             f"{tuple(y.shape[1:])}: {short(problem)}."
         ) from problem
-    if not isinstance(found, Tensor) or tuple(found.shape) != (len(y),):
+    if not isinstance(found, Tensor):
+        raise CoterieError(f"The score must give a tensor with one number for each row, not {_kind(found)}.")
+    if tuple(found.shape) != (len(y),):
         raise CoterieError("The score must give a tensor with one number for each row, not their mean.")
 
 
