@@ -143,6 +143,7 @@ def test_a_site_is_added_and_nothing_that_was_there_is_changed(place):
     ("arguments", "said"),
     [
         (["init", "new", "--engine", "nvflare", "--site", "a", "--site", "a"], "Two sites are called 'a'"),
+        (["init", "new", "--engine", "nvflare"], "Missing option '--site'"),
         (["init", "new", "--engine", "nvflar", "--site", "a"], "engine must be flower or nvflare, not 'nvflar'"),
         (["init", "new", "--engine", "flower", "--site", "a", "--data", "b=x.csv"], "There is no file 'x.csv'"),
         (["init", "new", "--engine", "flower", "--site", "a", "--data", "x.csv"], "--data takes SITE=TABLE"),

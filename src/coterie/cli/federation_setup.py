@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from dataclasses import replace
+from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,7 +41,7 @@ Rules = Annotated[
 _declared = declared(Config)
 OPTIONS = {
     "engine": flag(_declared["engine"]),
-    "site": flag(replace(_declared["sites"], name="site")),
+    "site": flag(replace(_declared["sites"], name="site", default=Parameter.empty)),
     "name": optional(_declared["name"], " By default that of the folder."),
     **{name: flag(_declared[name]) for name in ("host", "port", "seed", "policy")},
 }

@@ -45,7 +45,7 @@ def flag(one: Declared) -> inspect.Parameter:
     several = (get_origin(kind) or kind) in (tuple, dict)
     typed: Any = list[str] if several else kind if len(kinds) == 1 and kind in (int, float, bool) else str
     default = one.default
-    if several or default is None:
+    if default is None or (several and default is not inspect.Parameter.empty):
         typed, default = typed | None, None
     option: Any = Option(
         _BOTH.get(one.name, f"--{one.name.replace('_', '-')}"),

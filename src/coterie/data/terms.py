@@ -50,8 +50,8 @@ def formulaic_terms(side: str, formula: str) -> Any:
         reason = shortened(re.sub(r" \(<unknown>.*\)", "", reason.replace("insuffient", "insufficient")))
         compared = re.search(r"Unknown operator '[<>=!]", reason)
         hint = " Write a comparison inside I(), as in I(x > 3)." if compared else ""
-        if "scal" in reason:  # what the parser says of 2*x or x/2
-            reason, hint = "a number stands beside a column", " Write arithmetic inside I(), as in I(x / 2)."
+        if re.search("numerical scaling|Numeric literals", reason):  # what the parser says of x/2 and of 2*x or 5
+            reason, hint = "a number other than 0 or 1 is no term", " Write arithmetic inside I(), as in I(x / 2)."
         if word := next(filter(iskeyword, re.findall(r"`(\w+)`", side)), None):
             hint = f" Rename the column '{word}', which is a word of Python, to use it in a function."
         raise CoterieError(f"The formula '{shortened(formula)}' cannot be read: {reason}.{hint}") from e

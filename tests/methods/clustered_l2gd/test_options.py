@@ -42,7 +42,7 @@ BAD = [
     ("one p above 1", {"p0": 0.1, "p": [0.1, 0.1, 1.1]}, {}, ["p of rounds must be a number from 0 to 1"]),
     ("p is not a number", {"p0": 0.1, "p": [0.1, np.nan, 0.1]}, {}, ["p of rounds must be a number from 0 to 1"]),
     ("p is text", {"p0": 0.1, "p": "often"}, {}, ["p of rounds must be a number", "not 'often'"]),
-    ("two p", {"p0": 0.1, "p": [0.1, 0.2]}, {}, ["one number, or 3: one for each cluster, not 2"]),
+    ("two p", {"p0": 0.1, "p": [0.1, 0.2]}, {}, ["p of rounds must be one number, or 3: one for each cluster, not 2"]),
     ("only global rounds", {"p0": 1}, {}, NEVER),
     ("only cluster rounds", {"p0": 0.1, "p": 1}, {}, NEVER),
     ("no global rounds", {"p0": 0}, {}, NEVER),

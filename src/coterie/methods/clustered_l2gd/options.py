@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy.typing as npt
@@ -79,7 +79,7 @@ class Options:
                     f"{', the step is chosen with the momentum' if accelerated else ''}."
                 )
         if self.p is not None:
-            declared(Options)["p"].at(self.p, 0, k)
+            replace(declared(Options)["p"], name="p of rounds").at(self.p, 0, k)
 
     @property
     def probabilities_asked(self) -> tuple[float | None, npt.ArrayLike | None]:
