@@ -14,9 +14,9 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
-from coterie.methods.network_penalty.gradient_exchange import FAR, GradientExchange
+from coterie.methods.network_penalty.gradient_exchange import GradientExchange
 from coterie.methods.network_penalty.options import Norm
-from coterie.methods.stepwise import Stepwise
+from coterie.methods.stepwise import FAR, Stepwise
 from coterie.numerics.arrays import Floats
 from coterie.numerics.network.prox import Proximal, network_prox
 from coterie.options import Option, Schedule, check, declared

@@ -21,15 +21,12 @@ from coterie.methods.aggregation.guarded import Guarded, one_by_one
 from coterie.methods.collaboration.collaborators import Collaborators, require_columns
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import SGD, Optimiser
-from coterie.methods.stepwise import Stepwise
+from coterie.methods.stepwise import FAR, Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import path
 from coterie.options import Option, Schedule, check, declared
-
-FAR = 1e100
-"""Parameters that are farther away have diverged; gradients there may overflow, and nobody is to blame for that."""
 
 
 @work

@@ -10,12 +10,10 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import By, Federation, PerRow, Ragged, Sums, To, Work
 from coterie.methods.aggregation.aggregator import Aggregator, Received, State
+from coterie.methods.stepwise import LARGEST
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.queries import WrappedFederation
-
-LARGEST = 1e150
-"""Numbers from here on are in no gradient: their squares overflow."""
 
 
 def one_by_one(g: Floats) -> Ragged:

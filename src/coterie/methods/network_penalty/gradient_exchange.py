@@ -12,6 +12,7 @@ from coterie.codecs import compression
 from coterie.codecs.compression import Compression, with_rows
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
+from coterie.methods.stepwise import LARGEST
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws
@@ -20,10 +21,6 @@ from coterie.options import Option
 
 State = dict[str, Any]
 Reply = dict[str, Any]
-LARGEST = 1e150
-"""Numbers from here on are in no gradient: their squares overflow."""
-FAR = 1e100
-"""Parameters that are farther away have diverged."""
 
 
 @dataclass(frozen=True)
