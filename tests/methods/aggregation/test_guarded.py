@@ -445,7 +445,7 @@ def test_numbers_of_another_length_are_refused_in_a_sentence():
     A, b = quadratics()
     fed, who = InProcess(Quadratic(A, b)), Collaborators.of_all(weights())
     for options in ({"alpha": [0.5, 0.5]}, {"eta": np.ones((M, 1)) * 0.1}, {"beta": lambda t: [0.1] * 3}):
-        with pytest.raises(CoterieError, match=names("number 5 main client")):
+        with pytest.raises(CoterieError, match=names("number main client")):
             last(correcting(who, **options), fed, 1)
     with pytest.raises(CoterieError, match=names("eta step 0 number")):
         last(correcting(who, eta=lambda t: -0.1), fed, 1)
