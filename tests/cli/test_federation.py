@@ -99,6 +99,7 @@ def test_from_nothing_to_a_model(place, engine):
     assert ran.code == 0, ran.err
     assert "3 of 3 sites" in ran.out
     assert ran.out.splitlines()[-1].startswith("Run 'hierarchical-1' has ended: its result is in")
+    assert "\nNote: " in ran.out and "--option" not in ran.err
     standing = coterie("federation", "status", place).out.splitlines()
     assert standing[0] == "Federation 'heart' over nvflare: runs."
     assert standing[-1].startswith("Run 'hierarchical-1': finished, at exchange ")
@@ -108,6 +109,15 @@ def test_from_nothing_to_a_model(place, engine):
     assert "covers 40 rows at least" in coterie("federation", "log", place / "sites" / "bern").out
     assert "Stopped" in coterie("federation", "stop", place).out
     assert "Nothing runs" in coterie("federation", "stop", place).out
+
+
+def test_a_schema_of_columns_that_the_table_has_lost_is_written_and_says_so(place):
+    own = place / "sites" / "bern"
+    before = (own / "schema.toml").read_text()
+    (own / "schema.toml").write_text(before + '\n[columns.town]\ntype = "category"\nlevels = ["a"]\n')
+    ran = coterie("federation", "schema", own)
+    assert (ran.code, ran.err) == (0, "") and "no column 'town'" in ran.out
+    assert "[columns.town]" in (own / "schema.toml").read_text()
 
 
 def test_a_preview_at_a_site(place):

@@ -39,6 +39,15 @@ def test_what_dies_starts_again(as_one, tmp_path):
             child.end()
 
 
+def test_what_a_process_prints_is_for_its_owner_alone_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        assert processes.start(["true"], tmp_path / "log.txt", os.environ).wait(30) == 0
+    finally:
+        os.umask(before)
+    assert (tmp_path / "log.txt").stat().st_mode & 0o777 == 0o600
+
+
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
 
 

@@ -165,6 +165,7 @@ def run(
     from coterie.deployment import folders
     from coterie.deployment.coordinator.run import verify
     from coterie.deployment.coordinator.run_config import RunConfig
+    from coterie.results.result import load
 
     run_toml = o.described(context.params)
     home, config, engine = opened(folder)
@@ -179,6 +180,9 @@ def run(
             say(f"Run '{run_id}' goes on at the coordinator: {again}, and {end}.", error=True)
             raise
     if not as_json:
+        if (there / "result" / "model.json").is_file():
+            for note in load(there / "result").notes:
+                say(f"Note: {note}")
         say(f"Run '{run_id}' has ended: its result is in {there / 'result'}.")
 
 

@@ -172,6 +172,9 @@ def proposed(
     rows.need(categories, "category")
     found, notes = propose(df, labels, categories, least, known)
     for name, column in found.columns.items():
+        if name not in rows.names:
+            notes.append(f"The table has no column '{name}', which stays in the schema: take it out if no site has it.")
+            continue
         notes += [
             f"In '{name}' {text}, which was read as missing: if it is a level, write it into the levels of '{name}'."
             for text in filter(None, [rows[name].read_as_missing])

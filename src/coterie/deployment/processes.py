@@ -70,7 +70,7 @@ def start(
 
     It has a group of its own and outlives this one, unless the process itself asks, by ``end_with``, to end with it.
     """
-    with output.open("ab") as out:
+    with open(output, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as out:
         return subprocess.Popen(  # noqa: S603
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
             umask=0o077, start_new_session=end_with is None, preexec_fn=end_with,

@@ -106,9 +106,12 @@ def _of_single_rows(clients: Clients, problem: GroupedProblem, asked: str) -> st
 
 
 def after(clients: Clients, problem: GroupedProblem, name: str, fitted: Estimates, terms: tuple[str, ...]) -> list[str]:
-    """What was found: variances of zero, separation, a search that stopped early."""
-    notes = []
-    if problem.family.boundary:
+    """What was found: variances of zero, separation, a search that stopped early.
+
+    Clients without rows, as sites describe theirs, leave out what only rows can say.
+    """
+    notes, rows = [], len(clients.X) > 0
+    if rows and problem.family.boundary:
         frame = np.diag(_sd(clients))
         if INTERCEPT in terms:  # at the means, so that it does not depend on where columns have their zero
             frame[terms.index(INTERCEPT)] = clients.X.mean(axis=0)
@@ -119,7 +122,7 @@ def after(clients: Clients, problem: GroupedProblem, name: str, fitted: Estimate
                 f"The outcome is separated perfectly by {_names(wide)}: without the penalty the estimates would be "
                 "infinite, so read their sign, not their size."
             )
-    elif problem.family.has_dispersion and fitted.sigma2 <= 1e-13 * float(np.var(clients.y)):
+    elif rows and problem.family.has_dispersion and fitted.sigma2 <= 1e-13 * float(np.var(clients.y)):
         notes.append(
             "The columns give the outcome to six digits or more: what is left of it, and with that standard errors and "
             "likelihood, may be rounding."
@@ -134,7 +137,7 @@ def after(clients: Clients, problem: GroupedProblem, name: str, fitted: Estimate
         return notes
     levels = [f"Clients ({clients.name})", *(f"Clusters ({level.name})" for level in clients.levels)]
     sizes = [len(clients), *(len(level.labels) for level in clients.levels)]
-    if far := _far_from_zero(clients, problem, fitted.info):
+    if rows and (far := _far_from_zero(clients, problem, fitted.info)):
         notes.append(far)
     columns = [problem.straying, *([problem.personal] * len(clients.levels))]
     each = zip(levels, sizes, columns, (fitted.D_client, *(d[None] for d in fitted.D_levels)), strict=False)

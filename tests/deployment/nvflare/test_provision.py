@@ -1,6 +1,7 @@
 """Provisioned workspaces: complete, strict about jobs, and left alone when made again."""
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -38,6 +39,16 @@ def test_every_member_has_a_folder_of_its_own_with_keys_that_others_cannot_read(
         assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert stat.S_IMODE((place / "authority").stat().st_mode) == 0o700
     assert not any(place.glob("sites/*/nvflare-admin")) and not any(place.glob("authority/heart/prod_*"))
+
+
+def test_what_is_written_before_a_start_is_for_its_owner_alone_whatever_the_umask(place):
+    workspace, before = place / "sites" / "north" / "nvflare", os.umask(0)
+    try:
+        provision.settle(workspace)
+    finally:
+        os.umask(before)
+    made = [*(workspace / "local").glob("*.json"), workspace / "transfer"]
+    assert len(made) == 4 and not any(stat.S_IMODE(path.stat().st_mode) & 0o077 for path in made)
 
 
 def test_a_site_that_joins_later_changes_nobodys_certificate(place):

@@ -21,6 +21,7 @@ from coterie.methods.problem_and_estimates import Estimates
 from coterie.methods.registry import FITTED
 from coterie.options import need_names
 from coterie.results.fitting import need_applicable, result_of
+from coterie.results.notes import after
 from coterie.results.options import Options
 from coterie.results.result import FitResult
 from coterie.runs.labelled_options import aligned
@@ -74,6 +75,7 @@ def fit(
     notes = list(dict.fromkeys(n for told in fed.participants.info.values() for n in told.get("notes", ())))
     if shared:
         notes.append(f"Shared, because no client varies in them: {', '.join(shared)}.")
+    notes += after(clients, found, name, fitted, design.terms)
     ledger = {k: sum(f.ledger.as_dict()[k] for f in feds) for k in fed.ledger.as_dict()}
     columns = {"formula": task["formula"], "client": clients.name, "cluster": [level.name for level in clients.levels]}
     result = result_of(

@@ -117,7 +117,7 @@ def settle(workspace: Path) -> None:
 
     for name, change in (("resources", resources), ("authorization", rights), ("log_config", logs)):
         _change(local / f"{name}.json.default", change, local / f"{name}.json")
-    (workspace / "transfer").mkdir(exist_ok=True)
+    (workspace / "transfer").mkdir(mode=0o700, exist_ok=True)
 
 
 def console(coordinator: Path) -> Path:
@@ -126,7 +126,7 @@ def console(coordinator: Path) -> Path:
     transfer = workspace / "transfer"
     if not (workspace / "startup/fed_admin.json").is_file():
         raise CoterieError(f"{coordinator} is no coordinator's folder of NVFlare: make one with federation init.")
-    transfer.mkdir(exist_ok=True)
+    transfer.mkdir(mode=0o700, exist_ok=True)
     place = {"upload_dir": str(transfer), "download_dir": str(transfer)}
     _change(workspace / "startup/fed_admin.json", lambda settings: settings["admin"].update(place))
     return workspace
@@ -159,7 +159,7 @@ def _change(source: Path, change: Callable[[dict[str, Any]], None], target: Path
 
 
 def _write(path: Path, settings: dict[str, Any]) -> None:
-    files.write(path, [json.dumps(settings, indent=1).encode()], durable=False)  # made again at each start
+    files.write(path, [json.dumps(settings, indent=1).encode()], mode=0o600, durable=False)  # made again at each start
 
 
 REFUSED = "refused.txt"
