@@ -88,7 +88,7 @@ class _Hierarchical(BaseEstimator):
         fit_intercept: bool = True,
         client_column: Column | None = None,
         cluster_column: Column | Sequence[Column] | None = None,
-        random_state: Annotated[int, Option()] = 0,
+        random_state: Annotated[int, Option("Seed of the splits.")] = 0,
     ) -> None:
         self.method = method
         self.covariance = covariance
@@ -222,7 +222,7 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
 
     def __init__(
         self,
-        family: Annotated[str, Option(choices=_OUTCOMES)] = "gaussian",
+        family: Annotated[str, Option("Of outcomes.", choices=_OUTCOMES)] = "gaussian",
         *,
         method: str = "hierarchical",
         covariance: str = "auto",
@@ -232,7 +232,7 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
         fit_intercept: bool = True,
         client_column: Column | None = None,
         cluster_column: Column | Sequence[Column] | None = None,
-        random_state: Annotated[int, Option()] = 0,
+        random_state: Annotated[int, Option("Seed of the splits.")] = 0,
     ) -> None:
         super().__init__(
             method=method,

@@ -173,7 +173,7 @@ TRAINERS = (
 )
 SETTING: dict[str, dict[str, Any]] = {
     "data": {"source": "digits", "partition": "rotated", "clients": 8, "rows": 320},
-    "model": {"path": "softmax", "dtype": "float64"},
+    "model": {"path": "softmax"},
     "run": {"rounds": 3, "seeds": 1},
 }
 NET = {"path": "mlp", "args": {"sizes": [64, 8, 10]}, "dtype": "float32"}

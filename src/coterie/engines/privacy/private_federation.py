@@ -67,7 +67,7 @@ class Private(WrappedFederation):
         *,
         clip: Annotated[
             float | dict[str, float],
-            Option(above=0.0, what="a bound above 0, or one for each name of a reply", read=_some),
+            Option("Bound.", above=0.0, what="a bound above 0, or one for each name of a reply", read=_some),
         ],
         noise: Annotated[
             float | None, Option("Standard deviation of the noise in a sum, divided by clip; 0 clips only.", low=0.0)
