@@ -10,6 +10,7 @@ import pytest
 from coterie.data.clients import Clients
 from coterie.data.labels import encode, find_labels, label_ids, label_text
 from coterie.data.prepare_table import prepare
+from coterie.errors import CoterieError
 from tests.messages import names
 
 
@@ -218,6 +219,14 @@ def test_offset_and_weights_follow_their_rows(rows):
     assert np.array_equal(clients.offset, rows["log_time"][clients.order])
     np.testing.assert_allclose(clients.weights, rows["w"][clients.order] / rows["w"][rows["w"] > 0].mean())
     assert design.terms == ("(Intercept)", "region", "x")
+
+
+def test_rows_of_weight_zero_are_no_light_rows():
+    weights = np.array([1.0, 1.0, 0.0, 0.0, 1e9, 1e9, 1e9, 2e9])
+    clients = Clients.from_arrays(np.eye(8, 2), np.arange(8.0), np.repeat([0, 1], 4), weights=weights)
+    assert np.array_equal(clients.weights, weights)
+    with pytest.raises(CoterieError, match=names("weights client weight")):
+        Clients.from_arrays(np.eye(4, 2), np.arange(4.0), np.zeros(4), weights=[0.0, 1e9, 1.0, 1.0])
 
 
 def test_a_design_fitted_before_is_used(rows):

@@ -191,11 +191,12 @@ class LabelTree:
 
         A CoterieError where a client's sums, of 16 digits, would lose light rows beside heavy ones that are too few.
         """
-        if weights.min(initial=np.inf) < 1e-8 * weights.max(initial=0.0):
-            counts = self.stops - self.starts
-            light = weights < 1e-8 * np.repeat(np.maximum.reduceat(weights, self.starts), counts)
-            heavy = np.add.reduceat(~light, self.starts, dtype=np.int64)
-            if ((heavy < counts) & (heavy <= X.shape[1])).any():
+        counted = weights > 0.0
+        if weights.min(initial=np.inf, where=counted) < 1e-8 * weights.max(initial=0.0):
+            heaviest = np.repeat(np.maximum.reduceat(weights, self.starts), self.stops - self.starts)
+            light = counted & (weights < 1e-8 * heaviest)
+            heavy = np.add.reduceat(counted & ~light, self.starts, dtype=np.int64)
+            if (np.logical_or.reduceat(light, self.starts) & (heavy <= X.shape[1])).any():
                 raise CoterieError(
                     f"The weights in a {self.name} span more than eight powers of ten, so that its light rows are lost "
                     "beside the heavy ones: give the lightest a weight of 0, which leaves them out, or bound the "
