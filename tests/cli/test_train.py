@@ -45,6 +45,15 @@ def changed(old, new):
     Path("digits.toml").write_text(CONFIG.replace(old, new))
 
 
+def test_an_interrupt_says_that_the_checkpoint_is_kept(folder):
+    Path("own.py").write_text("def stop(look):\n    if look.round == 2:\n        raise KeyboardInterrupt\n")
+    changed("rounds = 4", 'rounds = 4\ncheckpoint_every = 1\ncallbacks = ["own:stop"]')
+    ran = coterie("train", "digits.toml", "--out", "cut")
+    assert ran.code == 130
+    assert "--resume" in ran.err
+    assert "Interrupted: 'cut/checkpoint' was written." in ran.err
+
+
 def test_trains_and_writes_models_tables_and_report(folder):
     ran = coterie("train", "digits.toml", "--out", "trained")
     assert (ran.code, ran.err) == (0, "")

@@ -10,7 +10,18 @@ import typer
 
 from coterie import files
 from coterie.cli import options as o
-from coterie.cli.common import Force, check_folder, need_room, new_file, our_document, our_page, place, say, width
+from coterie.cli.common import (
+    OUTPUTS,
+    Force,
+    check_folder,
+    need_room,
+    new_file,
+    our_document,
+    our_page,
+    place,
+    say,
+    width,
+)
 from coterie.errors import CoterieError
 from coterie.options import declared
 from coterie.runs.config_keys import Run
@@ -60,6 +71,7 @@ def train(
         if checkpoints is not None and (checkpoints / "checkpoint").exists():
             again = "the same command with --resume goes on from it"
             say(f"The last checkpoint is in '{checkpoints}': {again}.", error=True)
+            OUTPUTS.append((checkpoints / "checkpoint", None))
         raise
     result = TrainingComparison(
         problem.config, {run.method: [run]}, [problem.data.group if problem.data.known else None], {}

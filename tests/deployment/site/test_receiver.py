@@ -261,6 +261,8 @@ def test_a_run_of_other_options_needs_another_name(tmp_path):
         ({"kind": "about", "run": "../../up"}, "is no name of a run"),
         ({"kind": "about"}, "None is no name of a run"),
         ({"run": "r"}, "A request without a kind"),
+        ({"kind": "open", "run": "r", "seed": 0}, "with a task and a seed"),
+        ({"kind": "open", "run": "r", "task": {"kind": "table"}, "seed": "0"}, "with a task and a seed"),
         ({"kind": "open", "run": "r", "task": {"kind": "sql"}, "seed": 0}, "no task of kind 'sql'"),
         ({"kind": "open", "run": "r", "task": {"kind": "table", "query": 1}, "seed": 0}, "has no 'query'"),
         ({"kind": "open", "run": "r", "task": {"kind": "table", "formula": "y ~ open('x')"}, "seed": 0}, "open"),

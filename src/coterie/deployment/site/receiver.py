@@ -200,7 +200,10 @@ class SiteReceiver:
             return wire.encode({"done": "check"} | self.check(request))
         run: Any = request.get("run")
         if request["kind"] == "open":
-            return wire.encode(self._open(run, dict(request["task"]), int(request["seed"])))
+            task, seed = request.get("task"), request.get("seed")
+            if not isinstance(task, dict) or not isinstance(seed, int):
+                raise CoterieError("A run is opened with a task and a seed: use one version of coterie at all sites.")
+            return wire.encode(self._open(run, task, seed))
         node = self._node_of(run)
         if request["kind"] == "about" and self._prepared[run].counts is not None:
             return wire.encode(self._about(run))
