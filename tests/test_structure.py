@@ -33,8 +33,8 @@ ROOMS = (
 # Packages that one file or folder alone may import; whatever else needs them goes through it.
 ONLY_IN = {
     "torch": "objectives/deep/",
-    "flwr": "engines/flower",
-    "nvflare": "engines/nvflare",
+    "flwr": "deployment/flower/",
+    "nvflare": "deployment/nvflare/",
     "ray": "engines/ray",
 }
 
@@ -174,7 +174,7 @@ def test_a_wrong_import_is_seen(name: str, code: str) -> None:
             "from coterie.federation import Federation\nfrom . import y\nfrom ..numerics.keyed_random import keys",
         ),
         ("objectives/deep/objective.py", "import torch"),
-        ("engines/flower.py", "from flwr.app import Message\nfrom coterie.engines import base"),
+        ("deployment/flower/transport.py", "from flwr.app import Message\nfrom coterie.engines import base"),
         ("results/result.py", "from coterie import __version__"),
         ("cli/main.py", "from coterie.errors import CoterieError"),
         ("papers/registry.py", "from coterie.cli import common\nfrom . import outcome\nimport matplotlib"),

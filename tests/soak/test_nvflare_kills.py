@@ -11,7 +11,7 @@ pytest.importorskip("nvflare")
 
 from coterie.deployment.coordinator.run import PATIENT
 from coterie.deployment.nvflare import operations, provision
-from tests.engines.nvflare.deployed import deployed
+from tests.deployment.nvflare.deployed import deployed
 
 pytestmark = [
     pytest.mark.soak,

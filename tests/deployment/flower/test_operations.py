@@ -6,7 +6,7 @@ pytest.importorskip("flwr")
 
 from coterie.deployment.flower import operations as flower
 from coterie.errors import CoterieError
-from tests.engines.flower.deployed import deployed
+from tests.deployment.flower.deployed import deployed
 
 
 @pytest.mark.slow

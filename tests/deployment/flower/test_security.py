@@ -15,7 +15,7 @@ from coterie.deployment.flower import operations as flower
 from coterie.deployment.flower.serve import environment, program
 from coterie.deployment.processes import free_port
 from coterie.errors import CoterieError
-from tests.engines.flower.deployed import deployed
+from tests.deployment.flower.deployed import deployed
 
 pytestmark = pytest.mark.soak
 

@@ -11,9 +11,9 @@ pytest.importorskip("nvflare")
 from coterie.deployment import logs
 from coterie.deployment.config import Config
 from coterie.deployment.nvflare import operations as nvflare
-from coterie.engines.nvflare import operator
-from coterie.engines.nvflare.job import LOCK, Outcome, sole
-from coterie.engines.nvflare.transport import JobEndedError
+from coterie.deployment.nvflare import operator
+from coterie.deployment.nvflare.job import LOCK, Outcome, sole
+from coterie.deployment.nvflare.transport import JobEndedError
 
 NAMES = ("north", "south")
 

@@ -11,8 +11,8 @@ pytest.importorskip("nvflare")
 from coterie.deployment.nvflare import operations as nvflare
 from coterie.deployment.nvflare import provision
 from coterie.errors import CoterieError
-from tests.engines.nvflare import strangers
-from tests.engines.nvflare.deployed import deployed
+from tests.deployment.nvflare import strangers
+from tests.deployment.nvflare.deployed import deployed
 
 # NVFlare gives aiohttp an argument of an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:ssl_context is deprecated:DeprecationWarning")

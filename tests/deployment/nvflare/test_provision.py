@@ -11,11 +11,10 @@ pytest.importorskip("nvflare")
 
 from coterie.deployment import toml
 from coterie.deployment.config import Config
+from coterie.deployment.nvflare import job, provision
 from coterie.deployment.nvflare import operations as nvflare
-from coterie.deployment.nvflare import provision
-from coterie.engines.nvflare import job
 from coterie.errors import CoterieError
-from tests.engines.nvflare.deployed import free_port
+from tests.deployment.nvflare.deployed import free_port
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +72,7 @@ def test_settings_keep_stores_here_and_logs_at_home_and_bring_no_code(place):
     stores.append(settings["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"])
     assert all(Path(store).is_relative_to(server) for store in stores)
     own = read(site / "local/resources.json")
-    assert own["class_allow_list"] == ["nvflare.collab.runtime.", "coterie.deployment.nvflare.app."]
+    assert own["class_allow_list"] == ["nvflare.collab.runtime.", "coterie.deployment.nvflare.job."]
     assert own["class_list_enforcement_mode"] == "enforce" and own["allow_log_streaming"] is False
     assert "site_log_streamer" not in [c["id"] for c in own["components"]]
     rights = read(site / "local/authorization.json")["permissions"]

@@ -15,9 +15,9 @@ from typing import Any
 from coterie.deployment.config import Config
 from coterie.deployment.flower.keys import private
 from coterie.deployment.flower.serve import MARK
+from coterie.deployment.flower.transport import FlowerTransport, Receiver, client_app, server_app
 from coterie.deployment.processes import end_with_parent
 from coterie.deployment.site.config import Member
-from coterie.engines.flower import FlowerTransport, Receiver, client_app, server_app
 from coterie.errors import CoterieError
 
 Program = Callable[[FlowerTransport, Path, str], object]

@@ -22,9 +22,9 @@ from coterie.deployment.config import RUN, Config
 from coterie.deployment.coordinator.run_config import digest
 from coterie.deployment.logs import AGAIN, RunLog
 from coterie.deployment.nvflare import provision
-from coterie.engines.nvflare.job import LOCK, Outcome, held
-from coterie.engines.nvflare.operator import AwayError, Operator
-from coterie.engines.nvflare.transport import JobEndedError
+from coterie.deployment.nvflare.job import LOCK, Coordinator, Member, Outcome, held
+from coterie.deployment.nvflare.operator import AwayError, Operator
+from coterie.deployment.nvflare.transport import JobEndedError
 from coterie.engines.policy import BelowQuorum
 from coterie.errors import CoterieError, listed
 
@@ -139,7 +139,6 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
     exchange end the run.
     """
     from coterie.deployment.coordinator.run import policy
-    from coterie.deployment.nvflare.app import Coordinator, Member
 
     config, home = Config.read(folder), folder / "runs" / run_id
     checks = toml.read(home / RUN, "the program of a run").get("program") == "check"

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from coterie import files
-from coterie.engines.nvflare.operator import ADMIN
+from coterie.deployment.nvflare.operator import ADMIN
 from coterie.errors import CoterieError
 
 SERVER = "coordinator"
 WORKSPACE, CONSOLE = "nvflare", "nvflare-admin"
-CLASSES = ["nvflare.collab.runtime.", "coterie.deployment.nvflare.app."]
+CLASSES = ["nvflare.collab.runtime.", "coterie.deployment.nvflare.job."]
 """The only classes a job may name: no job can bring code of its own to a member."""
 
 _PATIENCE = 120  # seconds in which NVFlare must have made the certificates

@@ -82,8 +82,8 @@ class Operator:
     def submit(self, name: str, server: object, site: object, names: Iterable[str]) -> str:
         """Start a job at the sites ``names`` and return its number.
 
-        ``server`` and ``site`` are the two sides of :mod:`coterie.engines.nvflare.job`. Their classes are named in the
-        job, their code is not sent: members run what they have installed.
+        ``server`` and ``site`` are the two sides of :mod:`coterie.deployment.nvflare.job`. Their classes are named in
+        the job, their code is not sent: members run what they have installed.
         """
         from nvflare.collab import CollabRecipe
 

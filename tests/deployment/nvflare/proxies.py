@@ -7,7 +7,7 @@ import time
 
 from nvflare.fuel.utils import fobs
 
-from coterie.engines.nvflare.transport import CollabTransport
+from coterie.deployment.nvflare.transport import CollabTransport
 
 
 def travelled(value):

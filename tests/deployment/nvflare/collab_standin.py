@@ -19,9 +19,9 @@ if "tests" not in sys.modules:  # a job's process, where another package's tests
     sys.modules["tests"].__path__ = [str(Path(__file__).resolve().parents[2])]
 
 from coterie.deployment.config import Config
+from coterie.deployment.nvflare.job import Server, Site
 from coterie.engines import checkpoint, wire
 from coterie.engines.node import Node
-from coterie.engines.nvflare.job import Server, Site
 from coterie.engines.policy import Policy
 from coterie.engines.remote import Remote
 from coterie.federation import work

@@ -10,7 +10,7 @@ from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import CASES, make_federation, quadratic
-from tests.engines.flower.grid import MemoryGrid, transport
+from tests.deployment.flower.grid import MemoryGrid, transport
 from tests.engines.sites import nodes
 from tests.messages import names
 

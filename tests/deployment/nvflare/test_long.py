@@ -14,9 +14,9 @@ from coterie.deployment.nvflare import operations as nvflare
 from coterie.deployment.nvflare import provision
 from coterie.engines.policy import BelowQuorum
 from tests.contract.cases import CASES
-from tests.engines.nvflare import strangers
-from tests.engines.nvflare.counting import Counting
-from tests.engines.nvflare.deployed import deployed
+from tests.deployment.nvflare import strangers
+from tests.deployment.nvflare.counting import Counting
+from tests.deployment.nvflare.deployed import deployed
 
 pytestmark = [
     pytest.mark.soak,

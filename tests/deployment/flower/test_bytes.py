@@ -10,7 +10,7 @@ pytest.importorskip("flwr")
 
 from coterie.deployment.flower import operations as flower
 from coterie.deployment.processes import free_port
-from tests.engines.flower.deployed import deployed
+from tests.deployment.flower.deployed import deployed
 
 pytestmark = pytest.mark.soak
 

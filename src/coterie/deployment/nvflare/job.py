@@ -21,8 +21,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.collab import collab
 
 from coterie import files
+from coterie.deployment.nvflare.transport import CollabTransport
 from coterie.engines import wire
-from coterie.engines.nvflare.transport import CollabTransport
 from coterie.errors import CoterieError
 
 _FILE, LOCK = "job.json", "coordinator.lock"
@@ -160,3 +160,27 @@ class Site:
 def folder_of(fl_ctx: FLContext) -> Path:
     """The folder of the coordinator or site: NVFlare's workspace is a folder in it."""
     return Path(fl_ctx.get_workspace().get_root_dir()).resolve().parent
+
+
+class Coordinator(Server):
+    """Runs the program that ``runs/<id>/run.toml`` names, if it has the digest that the command saw."""
+
+    def __init__(self, run_id: str, sites: Sequence[str], digest: str) -> None:
+        super().__init__(run_id, sites)
+        self.digest = digest
+
+    def program(self, transport: CollabTransport, folder: Path, run_id: str) -> None:
+        """The run's program, to its end."""
+        from coterie.deployment.coordinator.run import run
+
+        run(transport, folder, run_id, self.digest)
+
+
+class Member(Site):
+    """Answers from the site's own folder."""
+
+    def receiver(self, folder: Path) -> Callable[[bytes], bytes]:
+        """The host of the site's data."""
+        from coterie.deployment.site import receiver
+
+        return receiver.receiver(folder)

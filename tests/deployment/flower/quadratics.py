@@ -75,13 +75,13 @@ def program(transport, folder: Path, run: str) -> None:
 
 
 def client():
-    from coterie.engines.flower import client_app
+    from coterie.deployment.flower.transport import client_app
 
     return client_app(end)
 
 
 def server():
     from coterie.deployment.flower.app import coordinator
-    from coterie.engines.flower import server_app
+    from coterie.deployment.flower.transport import server_app
 
     return server_app(coordinator(program))

@@ -14,7 +14,7 @@ from coterie.deployment.flower import operations as flower
 from coterie.deployment.processes import free_port
 from coterie.deployment.site.config import Member
 from coterie.engines import InProcess
-from tests.engines.flower import quadratics
+from tests.deployment.flower import quadratics
 
 HERE = Path(__file__).resolve().parent
 

@@ -9,15 +9,15 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from coterie.engines.nvflare import transport as sending
-from coterie.engines.nvflare.transport import JobEndedError
+from coterie.deployment.nvflare import transport as sending
+from coterie.deployment.nvflare.transport import JobEndedError
 from coterie.engines.policy import Policy
 from coterie.engines.remote import Remote
 from tests.contract import cases, test_engines
 from tests.contract.cases import CASES, make_federation, quadratic
 from tests.contract.conftest import fed  # noqa: F401 - a fixture
 from tests.contract.test_laws import close, partitions
-from tests.engines.nvflare.proxies import transport
+from tests.deployment.nvflare.proxies import transport
 from tests.engines.sites import nodes
 
 ECHO = {name: (lambda data, name=name: data + name.encode()) for name in ("b", "a")}
