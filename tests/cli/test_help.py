@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from coterie import __version__
+from coterie.cli.main import app
 from tests.cli.harness import coterie
-from tests.docs.cli_page import page
+from tests.docs.cli_page import commands, page
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 TABLE_OPTIONS = ["--formula", "--client", "--cluster", "--family", "--shared", "--offset", "--weights", "--missing"]
@@ -71,6 +73,16 @@ def test_every_option_is_in_the_help(command):
     ran = coterie(*command.split(), "--help")
     assert (ran.code, ran.err) == (0, "")
     assert [option for option in OPTIONS[command] if option not in ran.out] == []
+
+
+def test_no_help_has_words_in_brackets():
+    """They are taken for colours, and not shown."""
+    texts = {
+        f"{name} {parameter.name}": parameter.help or ""
+        for name, command in commands("coterie", get_command(app))
+        for parameter in command.params
+    }
+    assert len(texts) > 100 and [name for name, text in texts.items() if "[" in text] == []
 
 
 def test_without_a_command_it_is_the_help_that_is_shown():

@@ -35,7 +35,7 @@ Rules = Annotated[
         "--disclosure",
         metavar="NAME=VALUE",
         help="What may be known of rows, until a site's owner says otherwise: min_level=5, rows_per_column=10 and "
-        "others of [disclosure] in site.toml.",
+        "others that stand under 'disclosure' in site.toml.",
     ),
 ]
 _declared = declared(Config)

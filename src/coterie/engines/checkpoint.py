@@ -67,7 +67,7 @@ def _slot(path: Path) -> int:
     return int(found[1]) if found else 1
 
 
-def read(path: Path) -> Any:
+def read(path: Path, remedy: str = "begin again without it") -> Any:
     """The value in a file made by :func:`write`; a CoterieError names the file that is missing or damaged."""
     try:
         return wire.decode(files.content(path), writable=True)
@@ -77,7 +77,7 @@ def read(path: Path) -> Any:
         raise CoterieError(f"{path} cannot be read: {problem.strerror or problem}.") from problem
     except CoterieError as problem:
         what = str(problem).removesuffix(".").removesuffix(": send it again")
-        raise CoterieError(f"{path} cannot be read ({what}): begin again without it.") from problem
+        raise CoterieError(f"{path} cannot be read ({what}): {remedy}.") from problem
 
 
 def write(path: Path, parts: Iterable[wire.Buffer]) -> None:
@@ -85,6 +85,10 @@ def write(path: Path, parts: Iterable[wire.Buffer]) -> None:
     folder = files.local(path).parent
     folder.mkdir(parents=True, exist_ok=True)
     files.write(path, parts, mode=folder.stat().st_mode & 0o666)
+
+
+ANEW = "begin the run again under another name, or with empty folders"
+"""What to do where the state of a site is lost."""
 
 
 class Folder:
@@ -107,7 +111,7 @@ class Folder:
         self._remove({stray.name for stray in self.path.glob("array-*")} - _named(saved))
         if saved is None:
             return None
-        arrays = {name: read(self.path / name) for name in _named(saved)}
+        arrays = {name: read(self.path / name, ANEW) for name in _named(saved)}
         with self._whole():
             if not all(isinstance(array, np.ndarray) for array in arrays.values()):
                 raise TypeError
@@ -142,14 +146,14 @@ class Folder:
     def _saved(self) -> dict[str, Any] | None:
         """What is in the head."""
         path = self.path / "head"
-        saved: dict[str, Any] | None = read(path) if path.exists() else None
+        saved: dict[str, Any] | None = read(path, ANEW) if path.exists() else None
         with self._whole():
             if not all(map(_ARRAY.fullmatch, _named(saved))):  # no other file is read, or removed
                 raise ValueError
         return saved
 
     def _whole(self) -> AbstractContextManager[None]:
-        return fitting(f"The state in '{self.path}'", "Begin again with an empty folder.")
+        return fitting(f"The state in '{self.path}'", f"{ANEW.capitalize()}.")
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in names:

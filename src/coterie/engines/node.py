@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.engines import wire
-from coterie.engines.checkpoint import Folder
+from coterie.engines.checkpoint import ANEW, Folder
 from coterie.engines.message_layout import unequal
-from coterie.engines.requests import NUMBERED, Refusal, answered, clients, covers, failed, need_form
+from coterie.engines.requests import NUMBERED, Refusal, answered, clients, covers, failed, need_form, numbers
 from coterie.engines.site_runner import BLOCK, Runner, Store
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Array, Ints, Site, State, Work, find_work
@@ -224,11 +224,17 @@ class Node:
         if saved is None:
             return
         head, sets = saved
-        with fitting(f"The state of {self._name}", "Begin the run again under another name."):
+        with fitting(f"The state of {self._name}", f"{ANEW.capitalize()}."):
             if head["owner"] != self._owner:
                 text = f"The folder of {self._name} holds the state of other clients: give it an empty one."
                 raise CoterieError(text)
-            self._committed, self._pending, self._last = head["committed"], head["pending"], tuple(head["last"])
+            number, key, reply = head["last"]
+            known = [[number, 0], head["committed"], head["pending"] or [0, 0]]
+            m = len(self._rows)
+            sound = all(map(numbers, known)) and isinstance(key, bytes) and isinstance(reply, bytes)
+            if not sound or any(len(a) != m for arrays in sets.values() for a in arrays.values()):
+                raise ValueError
+            self._committed, self._pending, self._last = head["committed"], head["pending"], (number, key, reply)
             if self._secure is not None and "secure" in head:
                 self._secure.state = head["secure"]
             self._store.replace(sets.pop("state"))

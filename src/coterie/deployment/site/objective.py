@@ -32,7 +32,7 @@ _TABLE: dict[str, Any] = {
     "formula": None, "family": DEFAULT, "client": None, "cluster": (), "offset": None, "weights": None,
     "missing": "error", "schema": None, "hold": None, "mean_weight": None,
 }  # fmt: skip
-_FORM = 3
+_FORM = 4
 """Of prepared arrays in the cache."""
 
 
@@ -107,11 +107,11 @@ def _from_table(folder: Path, member: Member, task: Mapping[str, Any], data: str
     rules = [member.guarded, member.min_group, str(member.disclosure)]
     key = json.dumps([__version__, _FORM, data, member.name, rules, own.plain(), agreed.plain(), task], sort_keys=True)
     path = folder / "cache" / f"{blake2b(key.encode(), digest_size=16).hexdigest()}"
-    a = read_cached(path) if data else None
+    a = read_cached(path, key) if data else None
     if a is None:
         a = (guarded_arrays if member.guarded else arrays)(folder, member, task, own, agreed)
         if data:
-            write_cached(path, a)
+            write_cached(path, key, a)
     objective = GLM(**{name: a[name] for name in (*ROWS, "family")})
     found = Prepared(objective, a["labels"], a["clusters"], a["ids"], dict(a["levels"]), tuple(a["notes"]))
     if "row_ids" not in a:
@@ -203,20 +203,22 @@ KEPT = 8
 """Tasks whose arrays are kept: those that were used last. Any other's are made again when it is asked for."""
 
 
-def read_cached(path: Path) -> Any:
-    """What a file holds; None where there is none, or it is damaged."""
+def read_cached(path: Path, key: str) -> Any:
+    """What a file holds under ``key``; None where there is none, it is damaged, or it holds something else."""
     try:
         found = checkpoint.read(path)
     except CoterieError:
         return None
+    if not isinstance(found, list) or len(found) != 2 or found[0] != key:
+        return None
     with suppress(OSError):
         os.utime(path)  # in use: not the next to go
-    return found
+    return found[1]
 
 
-def write_cached(path: Path, arrays: Any) -> None:
+def write_cached(path: Path, key: str, arrays: Any) -> None:
     """Write a file, and remove those beside it that were not used for longest."""
     others = [other for other in path.parent.glob("*") if other != path]
     for old in sorted(others, key=lambda file: file.stat().st_mtime_ns)[: max(len(others) + 1 - KEPT, 0)]:
         old.unlink(missing_ok=True)
-    checkpoint.write(path, wire.pieces(arrays))
+    checkpoint.write(path, wire.pieces([key, arrays]))

@@ -15,7 +15,7 @@ import numpy as np
 
 from coterie import files
 from coterie.deployment import logs
-from coterie.deployment.config import FEDERATION, PROBLEM, SCHEMA, SITE
+from coterie.deployment.config import BOOK, FEDERATION, PROBLEM, RELEASES, SCHEMA, SITE
 from coterie.engines import wire
 from coterie.engines.node import Node
 from coterie.engines.requests import clients, covers, numbers
@@ -103,7 +103,7 @@ def shape(value: Any) -> str:
 
 
 PATH, FOLDER = "(a path at the site)", "the site's folder"
-OWN = (SITE, FEDERATION, SCHEMA, PROBLEM)
+OWN = (SITE, FEDERATION, SCHEMA, PROBLEM, RELEASES, BOOK)
 _QUOTED = r"""(?P<quote>['"])(?:~?/|[A-Za-z]:[\\/]|\\\\)(?:(?!(?P=quote))[^\n])+(?P=quote)"""
 _BARE = r"(?<![\w/:.)\]-])(?:~?(?:/[^\s/'\",:;()<>]+){2,}/?|[A-Za-z]:[\\/][^\s'\",;()<>]+)"
 _ANY = re.compile(f"{_QUOTED}|{_BARE}")

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from coterie.deployment import toml
-from coterie.deployment.config import SCHEMA, Config
-from coterie.deployment.site import objective, releases
+from coterie.deployment.config import BOOK, RELEASES, SCHEMA, Config
+from coterie.deployment.site import objective
 from coterie.deployment.site.config import Member
 from coterie.deployment.site.objective import Prepared
 from coterie.deployment.site.payload import summary
-from coterie.deployment.site.receiver import BOOK, SiteReceiver
+from coterie.deployment.site.receiver import SiteReceiver
 from coterie.engines.node import Node
 from coterie.errors import CoterieError
 from coterie.imports import find_in
@@ -118,7 +118,7 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
         for name in config.sites:
             keep = drawer / "sites" / name
             keep.mkdir(parents=True)
-            for memory in (BOOK, releases.FILE):  # what has left, and what is left of the budget; this copy is spent
+            for memory in (BOOK, RELEASES):  # what has left, and what is left of the budget; this copy is spent
                 if (folder / memory).exists():
                     shutil.copy(folder / memory, keep / memory)
             host = SiteReceiver(

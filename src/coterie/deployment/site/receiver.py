@@ -22,7 +22,7 @@ import numpy as np
 
 from coterie import files
 from coterie.deployment import secure_sum_setup
-from coterie.deployment.config import PROBLEM, SCHEMA, SITE, Config
+from coterie.deployment.config import BOOK, PROBLEM, RELEASES, SCHEMA, SITE, Config
 from coterie.deployment.schema import Schema, disagreements
 from coterie.deployment.site import objective, payload, releases
 from coterie.deployment.site.config import Member
@@ -30,15 +30,13 @@ from coterie.engines import checkpoint, wire
 from coterie.engines.node import Node
 from coterie.engines.privacy.gaussian_mechanism import PUBLIC
 from coterie.engines.requests import Answer, answered, failed, need_form
-from coterie.errors import CoterieError, NoRows
+from coterie.errors import CoterieError, NoRows, fitting
 from coterie.federation import Site, Work
 from coterie.options import call
 
 Watch = Callable[[Any, bytes, float, Node | None], None]
 Prepare = Callable[[Path, Member, Mapping[str, Any], str], objective.Prepared]
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-BOOK = "privacy.book"
-"""What was spent of a site's privacy budget, by all runs together."""
 FAILS = f"by the rules of its owner it says no more: '{PROBLEM}' in the site's folder says why the work failed."
 LOCK = "lock"
 """Held by the process of a site that is answering: two at once would use a key twice, or draw noise twice."""
@@ -71,7 +69,7 @@ class SiteReceiver:
         self.config.need_site(self.member.name)
         self._keep, self._durable, self._prepare = drawer or self.folder, drawer is None, prepare
         self._watch = watch or partial(payload.note_answer, self._keep / "log.jsonl")
-        self._releases = releases.Releases(self._keep / releases.FILE)
+        self._releases = releases.Releases(self._keep / RELEASES, self.member.name)
         self._runs: dict[str, Node] = {}
         self._prepared: dict[str, objective.Prepared] = {}
         self._run_stamps: dict[str, tuple[int, ...]] = {}
@@ -211,11 +209,10 @@ class SiteReceiver:
 
     def _node_of(self, run: Any) -> Node:
         """The node of a run that was opened here, by this process or an earlier one."""
-        path = self._path(run)
+        before = self._opened(run)
         if run not in self._runs:
-            if not path.exists():
+            if before is None:
                 raise CoterieError(f"Run '{run}' was not opened here: begin it again.")
-            before = checkpoint.read(path)
             task = before["asked"]["task"]
             if before["stat"] != self._data_stat(task) and self._data_digest(task) != before["data"]:
                 raise CoterieError(f"The data of run '{run}' have changed since: put them back, or begin again.")
@@ -261,13 +258,11 @@ class SiteReceiver:
 
     def _open(self, run: str, task: dict[str, Any], seed: int) -> dict[str, Any]:
         """Prepare a run, or say again what was prepared: who is here."""
-        path = self._path(run)
-        asked = {"task": task, "seed": seed}
+        before, asked = self._opened(run), {"task": task, "seed": seed}
         if self.member.guarded:
-            self._count_formula(task, None if not path.exists() else checkpoint.read(path)["asked"]["task"])
+            self._count_formula(task, None if before is None else before["asked"]["task"])
         data = self._data_digest(task)
-        if path.exists():
-            before = checkpoint.read(path)
+        if before is not None:
             if wire.encode(before["asked"]) != wire.encode(asked):
                 raise CoterieError(
                     f"Run '{run}' already exists at this site with different options: choose another name."
@@ -277,7 +272,8 @@ class SiteReceiver:
         if run not in self._runs:
             node = self._node(run, task, seed, data)
             # The file first: a run that is not in it would end with this process.
-            checkpoint.write(path, wire.pieces({"asked": asked, "data": data, "stat": self._data_stat(task)}))
+            kept = {"asked": asked, "data": data, "stat": self._data_stat(task)}
+            checkpoint.write(self._path(run), wire.pieces(kept))
             self._runs[run] = node
         return self._about(run) | {"done": "open"}
 
@@ -315,6 +311,18 @@ class SiteReceiver:
     def _run_stamp(self, run: str) -> tuple[int, ...]:
         """What tells the state of a run in its folder from what any other call left there."""
         return releases.stamp(self._path(run).parent / "head")
+
+    def _opened(self, run: Any) -> dict[str, Any] | None:
+        """What a run was opened with here; None where it was not."""
+        path = self._path(run)
+        if not path.exists():
+            return None
+        found: dict[str, Any] = checkpoint.read(path, checkpoint.ANEW)
+        with fitting(f"What this site keeps of run '{run}'", f"{checkpoint.ANEW.capitalize()}."):
+            types = type(found["asked"]["task"]), type(found["asked"]["seed"]), type(found["data"]), type(found["stat"])
+            if types != (dict, int, str, list):
+                raise TypeError
+        return found
 
     def _path(self, run: Any) -> Path:
         """The file of an opened run; a CoterieError for what cannot be the name of one."""

@@ -21,11 +21,13 @@ import numpy.typing as npt
 from coterie.deployment.site.config import Disclosure
 from coterie.deployment.site.payload import groups_of
 from coterie.engines import checkpoint, wire
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints
 
-FILE = "releases"
-"""In a site's folder. Who restores an old one lets a sum leave that differs by a row from one that has left."""
+LOST = (
+    "nothing is answered without what it says has left, and once it is gone a sum may leave that differs by a row from "
+    "an earlier one"
+)
 DECLINES = (
     "the answer would tell of too few rows by the rules of its owner (min_group and [disclosure] in site.toml): "
     "'problem.txt' in the site's folder says which. Where an earlier formula used a few rows more or fewer as values "
@@ -84,11 +86,11 @@ def nameless(run: str, counts: Ints) -> Behind:
 class Releases:
     """The memory of a site, on disk before an answer leaves; the file is made when something is to be remembered."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, site: str) -> None:
         self._path = path
         self._stamp: tuple[int, ...] = ()
         self._seen: set[bytes] = set()
-        self._kept: dict[str, Any] = {"day": "", "asked": [], "ids": np.empty(0, np.uint64), "bases": {}}
+        self._kept: dict[str, Any] = {"site": site, "day": "", "asked": [], "ids": np.empty(0, np.uint64), "bases": {}}
         self._draft, self._drafted = self._kept, set[bytes]()
 
     def ask(self, task: Mapping[str, Any], limit: int) -> None:
@@ -192,7 +194,7 @@ class Releases:
             theirs = np.full(len(ids), -1)
             theirs[other["at"]] = np.repeat(other["atoms"], other["counts"])
             if (near := closest(mine, theirs)) < least:
-                raise TooFew(f"A sum over {near} rows more or fewer has left before.")
+                raise TooFew(f"A sum has left before whose rows differ from these by {near}.")
             if np.any((mine >= 0) & (theirs >= 0)):
                 over |= theirs >= 0
                 sums += 0 if other.get("rest") else np.count_nonzero(np.bincount(theirs[theirs >= 0]))
@@ -207,7 +209,17 @@ class Releases:
     def _read(self) -> None:
         """Take what the file says: another process of the site may have written it since."""
         if (now := stamp(self._path)) and now != self._stamp:
-            self._kept, self._stamp, self._seen = checkpoint.read(self._path), now, set()
+            kept = checkpoint.read(self._path, LOST)
+            with fitting(f"'{self._path}'", f"{LOST[0].upper()}{LOST[1:]}."):
+                lists = kept["asked"], kept.get("declined", [])
+                mine = kept["site"] == self._kept["site"] and isinstance(kept["day"], str)
+                if not mine or not all(isinstance(part, list) for part in lists):
+                    raise TypeError
+                for entry in kept["bases"].values():
+                    at, owners = kept["ids"][entry["at"]], np.repeat(entry["atoms"], entry["counts"])
+                    if at.dtype != np.uint64 or at.shape != owners.shape:
+                        raise ValueError
+            self._kept, self._stamp, self._seen = kept, now, set()
 
     def _write(self, kept: dict[str, Any]) -> None:
         checkpoint.write(self._path, wire.pieces(kept))

@@ -117,7 +117,7 @@ class Guard:
     def _read(self) -> None:
         """Take what the book says: another process of the site may have written it since."""
         if self._book is not None and self._book.exists():
-            kept = checkpoint.read(self._book)
+            kept = checkpoint.read(self._book, "nothing is given without what it says was spent")
             with fitting(f"The book of privacy {self._book}", "Nothing is given without what it says was spent."):
                 counts = [(Event(float(noise), float(part)), int(n)) for noise, part, n in kept["counts"]]
                 sound = all(1e6 > e.noise >= 0.0 < e.sampling <= 1.0 and 0 < n < _MANY for e, n in counts)
