@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.clients import Clients
+from coterie.data.clients import Clients, mean_weight
 from coterie.data.columns import at_rows
 from coterie.data.prepare_table import prepare
 from coterie.data.sort_keys import sort_keys
@@ -153,7 +153,8 @@ def fit(
     settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
     if (given := table.frame.attrs.get("coterie", {}).get("na_values")) is not None:
         settings["na_values"] = given
-    fitting = Fitting(clients, design, formula, options, settings, offset)
+    mean = 1.0 if weights is None else mean_weight(table[weights].floats[clients.order])
+    fitting = Fitting(clients, design, formula, options, settings, offset, weights, mean)
     used = [*design.parsed.outcome_columns, *design.columns, client, *cluster]
     used += [name for name in (offset, weights, order_by, split_by) if name is not None]
     return fitting.result(start, table.fingerprint(used))

@@ -190,7 +190,10 @@ def test_a_method_of_one_s_own_is_compared_trained_and_resumed(folder, own):
         (["compare", "t.csv", "--methods", "ditto"], "is a table: leave out --methods."),
         (["compare", "t.csv"], "Missing option '--formula'"),
         (["compare", "t.csv", "--formula", "y ~ x"], "Missing option '--client'"),
-        (["compare", "digits.toml", "--methods", "fedper"], "FedPer needs the layers that are personal"),
+        (
+            ["compare", "digits.toml", "--methods", "fedper"],
+            "needs layers that are personal: say which in [layout]",
+        ),
         (["train", "none.toml"], "cannot be read"),
         (["train", "digits.toml", "--resume"], "no folder to resume from"),
         (["train", "digits.toml", "--resume", "--out", "x"], "There is no file"),
@@ -208,7 +211,7 @@ def test_what_makes_no_sense_is_refused_in_a_line(folder, arguments, message):
         ('[model]\npath = "collections:OrderedDct"', "Did you mean 'OrderedDict'"),
         ('[model]\npath = "softmx"', "There is no model called 'softmx'. Did you mean 'softmax'"),
         ('[model]\npath = "mpl"', "There is no model called 'mpl'. Did you mean 'mlp'"),
-        ('[layout]\npersonal = ["head*"]', "The method ditto trains the whole model and has no use for [layout]"),
+        ('[layout]\npersonal = ["head*"]', "ditto trains the whole model, which has no use for [layout]"),
     ],
 )
 def test_models_and_layouts_that_are_wrong(lines, message):

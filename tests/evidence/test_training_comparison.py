@@ -17,6 +17,7 @@ from coterie.runs.config import Config
 from coterie.runs.scores import Rule, Scores
 from coterie.runs.training import Trained, train
 from coterie.runs.training_problem import TrainingProblem
+from tests.messages import names
 from tests.runs.test_training import config
 
 
@@ -120,7 +121,8 @@ def test_with_one_seed_the_interval_is_of_the_point_itself():
 def test_clients_with_names_are_the_same_in_every_seed():
     rng = np.random.default_rng(0)
     loss, weight = 9.0 + rng.normal(size=(2, 3)), np.full(3, 4.0)
-    settled = config(data={"partition": "given"}, run={"seeds": 2})
+    settled = config(run={"seeds": 2})
+    settled = replace(settled, data=settled.data | {"partition": "given"})
     labels = [("a", "b", "c"), ("b", "c", "a")]
     runs = [
         Trained("fedavg", {}, k, None, Scores(loss[k], None, weight, Rule()), [], "running", 1, labels=labels[k])
@@ -245,6 +247,14 @@ def test_all_is_what_can_be_used():
     assert "group-models" not in chosen(ungrouped, ["all"])
     with pytest.raises(CoterieError, match="needs known groups"):
         compare(ungrouped.config, ["group-models"])
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "group-penalty"])
+def test_a_method_with_personal_layers_needs_a_layout_and_others_have_no_use_for_one(name):
+    with pytest.raises(CoterieError, match=names(f'{name} [layout] personal = ["head*"]')):
+        compare(config(), [name])
+    with pytest.raises(CoterieError, match=names("local pooled fedavg [layout] fedper")):
+        compare(config(layout={"personal": ["head*"]}), ["fedavg"])
 
 
 @pytest.mark.parametrize(

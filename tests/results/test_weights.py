@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import coterie
 from coterie.estimators import HierarchicalClassifier, HierarchicalRegressor
+from tests.messages import names
 
 RNG = np.random.default_rng(0)
 N = 150
@@ -24,7 +27,7 @@ def fitted(df, family, method, **options):
     r = coterie.fit(
         df, f"{family} ~ x", client="c", cluster="k", family=family, method=method, splits=0, weights="w", **options
     )
-    bounds = r.predict(DF, interval=0.9)[["prediction", "lower", "upper"]].to_numpy()
+    bounds = r.predict(df, interval=0.9)[["prediction", "lower", "upper"]].to_numpy()
     parts = [[r.log_likelihood], r.global_coefficients["std_error"], r.client_coefficients.to_numpy(), bounds]
     return np.concatenate([np.ravel(part) for part in parts])
 
@@ -74,3 +77,46 @@ def test_estimators_take_relative_weights(model, outcome):
         model.fit(DF[["x"]], DF[outcome], clients=DF["c"], sample_weight=zero * f).client_coef_ for f in (1.0, 1e40)
     )
     np.testing.assert_allclose(other, one, rtol=1e-8)
+
+
+@pytest.mark.parametrize("residual", ["common", "by-client"])
+def test_an_interval_is_of_the_weight_of_its_row(residual, tmp_path):
+    """Of an outcome with the residual variance s2 mean(w) / w; the rest is what an endless weight leaves."""
+    df = DF.assign(w=DF["w"] * 40)
+    fit = coterie.fit(df, "gaussian ~ x", client="c", weights="w", method="hierarchical", splits=0, residual=residual)
+    fit.save(tmp_path)
+    result = coterie.load(tmp_path)
+    found, mean = result.predict(df, interval=0.9), df["w"].mean()
+    rest = result.predict(df.assign(w=1e300), interval=0.9)
+    s2 = result.model.sigma2 if residual == "common" else df["c"].map(result.client_residual_sd) ** 2
+    wide, least = ((f["upper"] - f["lower"]) / 2 / 1.6448536269514722 for f in (found, rest))
+    np.testing.assert_allclose(wide**2, least**2 + s2 * mean / df["w"], rtol=1e-9)
+    assert not found.attrs["notes"]
+    plain = result.predict(df.drop(columns="w"), interval=0.9)
+    pd.testing.assert_frame_equal(plain, result.predict(df.assign(w=mean), interval=0.9))
+    assert re.search(names(f"'w' mean weight {mean:.4g}"), plain.attrs["notes"][0])
+
+
+def test_a_row_without_a_weight_has_no_interval():
+    result = coterie.fit(DF, "gaussian ~ x", client="c", weights="w", method="hierarchical", splits=0)
+    odd = DF.head(5).assign(w=[1.0, np.nan, 0.0, -1.0, np.inf])
+    found = result.predict(odd, interval=0.9)
+    assert found["lower"].notna().tolist() == [True, False, False, False, False] == found["upper"].notna().tolist()
+    assert found["prediction"].notna().all()
+    (note,) = found.attrs["notes"]
+    assert re.search(names("interval 'w' rows 2, 3, 4, 5"), note)
+
+
+@pytest.mark.parametrize("light", [1e-4, 1e-10, 1e-14])
+def test_an_own_intercept_is_as_free_in_light_clients(light):
+    """The within estimator, in plain sums; standard errors are those of a client's mean."""
+    df = DF.assign(w=np.where(DF["c"] < 3, light, 1.0))
+    result = coterie.fit(df, "gaussian ~ x", client="c", cluster="k", weights="w", method="own-intercept", splits=0)
+    x, y = (df[name] - df.groupby("c")[name].transform("mean") for name in ("x", "gaussian"))
+    slope = (df["w"] * x * y).sum() / (df["w"] * x * x).sum()
+    means = df.groupby("c")[["gaussian", "x"]].mean()
+    found = result.client_coefficients.loc[means.index]
+    np.testing.assert_allclose(found["x"], slope, rtol=1e-9)
+    np.testing.assert_allclose(found["(Intercept)"], means["gaussian"] - slope * means["x"], atol=1e-8)
+    sd = (result.model.sigma2 * df["w"].mean() / (light * 15)) ** 0.5
+    np.testing.assert_allclose(result.client_std_errors["(Intercept)"][:1], sd, rtol=0.05 if light > 1e-8 else 1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,8 +40,27 @@ BAD = [
     ({"methods": {"ditto": 3}}, r"\[methods.ditto\] must be a table"),
     ({"methods": {"all": {"etta": 3}}}, r"No method has a hyper-parameter 'etta', .* Did you mean 'eta'"),
     ({"method": {"name": "fedavg", "seed": 3}}, "has no hyper-parameter 'seed'"),
+    ({"data": {"alpha": 0.5}}, names("alpha [data] partition = 'dirichlet'")),
+    ({"data": {"partition": "iid", "least": 3}}, names("least [data] partition = 'dirichlet'")),
+    ({"data": {"shards": 2}}, names("shards [data] partition = 'shards'")),
+    ({"data": {"column": "site"}}, names("column [data] partition = 'by_column' or 'given'")),
+    ({"data": {"angles": [0, 90]}}, names("angles [data] partition = 'rotated'")),
+    ({"data": {"partition": "by_column", "clients": 4}}, names("clients [data] partition 'iid' 'rotated'")),
+    ({"data": {"validation": 0.2}}, names("validation [data] settings patience list")),
+    ({"model": {"path": "mlp", "greater_is_better": True}}, names("greater_is_better [model] score")),
     ({"method": {"name": "local", "personal": ["a"]}}, "has no hyper-parameter 'personal'"),
 ]
+
+
+def test_keys_that_others_make_matter_are_taken_beside_them():
+    for data in ({"partition": "given", "column": "site"}, {"partition": "dirichlet", "alpha": 0.5, "least": 3}):
+        assert Config.of({"data": data}).data.items() >= data.items()
+    for more in (
+        {"run": {"patience": 2}},
+        {"methods": {"ditto": {"lam": [0.1, 1.0]}}},
+        {"methods": {"all": {"B": [5]}}},
+    ):
+        assert Config.of({"data": {"validation": 0.2}, **more}).data["validation"] == 0.2
 
 
 @pytest.mark.parametrize(("tables", "message"), BAD)
@@ -264,11 +284,12 @@ def test_arrays_in_a_file_and_nothing_that_runs(folder):
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet", "shards"])
 def test_partitions_are_functions_of_the_seed(partition):
-    config = Config.of({"data": {"partition": partition, "clients": 8, "alpha": 0.1, "rows": 400}})
+    more = {"alpha": 0.1} if partition == "dirichlet" else {}
+    config = Config.of({"data": {"partition": partition, "clients": 8, "rows": 400, **more}})
     one, again, other = federated(config, 0), federated(config, 0), federated(config, 1)
     assert one.fingerprint == again.fingerprint != other.fingerprint
     assert len(one.train.y) + len(one.test.y) == 400
-    fixed = Config.of({"data": {**config.data, "seed": 5}})
+    fixed = replace(config, data=config.data | {"seed": 5})
     assert federated(fixed, 0).fingerprint == federated(fixed, 1).fingerprint
 
 

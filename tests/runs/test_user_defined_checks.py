@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from coterie.errors import CoterieError
 from coterie.evidence.training_comparison import compare
 from coterie.methods.registry import TRAINED, trained_method
-from coterie.report.training_page import write_report
+from coterie.report.training_page import headline, write_report
 from coterie.results import trained_models as store
 from coterie.runs.callbacks import callbacks
 from coterie.runs.config import Config
@@ -111,7 +113,20 @@ class Forgets(Stepwise):
     def models(self, fed, state):
         return np.zeros((1, 650))
 
+class Nan(Plain):
+    def models(self, fed, state):
+        return np.full((1, 650), np.nan)
+
+class OddKeys(Plain):
+    def init(self, fed):
+        return {"t": 0, "status": "running", "seen": {1: "one"}}
+
+class OddMessage(Plain):
+    def init(self, fed):
+        fed.total(own, x={1: 0.1})
+
 Wrong, NoState, Forgets = dataclass(Wrong), dataclass(NoState), dataclass(Forgets)
+Nan, OddKeys, OddMessage = dataclass(Nan), dataclass(OddKeys), dataclass(OddMessage)
 number = 3
 '''
 NAME = "own_methods_of_tests"
@@ -174,6 +189,24 @@ def test_is_trained_and_resumed_with_the_numbers_of_a_run_never_cut(folder, tmp_
     assert seen == [1, 2] and straight.setting == {"eta": 0.5, "lam": 0.1}
     store.save(tmp_path, problem, straight)
     assert store.load(tmp_path, folder).method == MINE
+
+
+def test_models_that_are_no_numbers_are_trouble_and_are_not_recommended(folder):
+    run = trained(folder, f"{NAME}:Nan", {})
+    assert re.search(names(f"{NAME}:Nan no client finite numbers round 4"), run.trouble)
+    result = compare(config(folder), [f"{NAME}:Nan"])
+    assert result.best != f"{NAME}:Nan" and result.table["diverged"][f"{NAME}:Nan"] == 1
+    alone = replace(result, runs={run.method: [run]})
+    assert "has no finite" in headline(alone)
+
+
+def test_what_cannot_travel_or_be_saved_is_said_of_the_method(folder, tmp_path):
+    problem = TrainingProblem.of(config(folder), 0)
+    assert train(problem, f"{NAME}:OddKeys", {}).rounds == 4
+    with pytest.raises(CoterieError, match=names(f"state '{NAME}:OddKeys' text keys 1")):
+        train(problem, f"{NAME}:OddKeys", {}, [], tmp_path)
+    with pytest.raises(CoterieError, match=names(f"'{NAME}:OddMessage' init 'z' one row")):
+        train(problem, f"{NAME}:OddMessage", {})
 
 
 def test_is_compared_chosen_and_reported(folder, tmp_path):

@@ -99,7 +99,7 @@ def read(
     from coterie.data.table_files import read_table
 
     m, design = result.model, result.design
-    used = {*(m.terms if design is None else design.columns), result.offset}
+    used = {*(m.terms if design is None else design.columns), result.offset, result.weights}
     labels = [m.client_name, *(level.name for level in m.levels)]
     na_values = result.settings.get("na_values") if na_values is None else na_values
     df = read_table(table, [*labels, *(name for name in keep if name not in used)], na_values)

@@ -58,11 +58,12 @@ def train(
     from coterie.report.training_page import write_report
     from coterie.results.trained_models import save
     from coterie.runs.config import read
+    from coterie.runs.training_problem import need_layout
 
     described = read(config)
     strict = {"strict": True} if context.params["strict"] else {}
     described = replace(described, run=described.run | {"seeds": described.run["seeds"][:1]} | strict)
-    check_layout(described)
+    need_layout(described, [described.method])
     beside = described.run["checkpoint"]  # a folder that is given relative to the configuration
     checkpoints = described.folder / files.local(beside) if beside else out
     try:
@@ -95,18 +96,6 @@ def need_folder(out: Path, config: Path, force: bool) -> None:
     need_room(mine, [config], force, our_document("coterie training"), "another folder")
     for name in ("metrics.csv", "clients.csv", "report.html"):
         need_room(out / name, [config], force or mine.exists(), our_page, "another folder")
-
-
-def check_layout(config: Config) -> None:
-    """Refuse a layout that the method does not use."""
-    from coterie.methods.registry import TRAINED, trained_method
-
-    if any(config.layout.values()) and not trained_method(config.method).layout:
-        those = [name for name, method in TRAINED.items() if method.layout]
-        raise CoterieError(
-            f"The method {config.method} trains the whole model and has no use for [layout]: "
-            f"take one of {', '.join(those)}, or leave it out."
-        )
 
 
 def trained(config: Config, checkpoints: Path | None, resume: bool) -> tuple[TrainingProblem, Trained]:

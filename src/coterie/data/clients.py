@@ -159,6 +159,12 @@ def relative_weights(weights: Floats) -> Floats:
     return np.asarray(scaled / scaled[weights > 0.0].mean(), dtype=np.float64)
 
 
+def mean_weight(weights: Floats) -> float:
+    """The mean that :func:`relative_weights` divides weights by."""
+    top = weights.max(initial=0.0)
+    return float(top * (weights / top)[weights > 0.0].mean()) if 0.0 < top < np.inf else 1.0
+
+
 def _finite(values: npt.ArrayLike, what: str) -> Floats:
     try:
         array = np.ascontiguousarray(values, dtype=np.float64)

@@ -18,7 +18,7 @@ from coterie.runs.config import Config
 from coterie.runs.loop import Callback
 from coterie.runs.scores import BALANCED, RARE, Rule
 from coterie.runs.training import Trained, train
-from coterie.runs.training_problem import TrainingProblem
+from coterie.runs.training_problem import TrainingProblem, need_layout
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +37,7 @@ def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:
         else:
             trained_method(name, problem.config.folder).check(problem.config.given(name))
             asked.append(name)
+    need_layout(problem.config, list(dict.fromkeys(asked)))
     return list(dict.fromkeys(asked))
 
 

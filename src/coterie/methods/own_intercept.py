@@ -21,10 +21,11 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     setup = prepare(fed, problem.tree, problem.family, z, problem.intercept, problem.basis)
     family = problem.family
     L = [np.full((1, 1, 1), min(family.prior_sd, FREE))] + [np.zeros((1, 1, 1))] * len(problem.tree.parents)
-    s = solve(fed, setup, L)
+    free = {"free": True} if family.is_quadratic else {}
+    s = solve(fed, setup, L, **free)
     dof = max(setup.rows - setup.p - len(fed.clients) + 1, 1.0)
     sigma2 = setup.residual(s.value) / dof if family.has_dispersion else 1.0
-    fitted = collect(fed, setup, s, L, sigma2, needed=True)
+    fitted = collect(fed, setup, s, L, sigma2, needed=True, **free)
     centre, cov = _mean_client(fitted, int(z[0]))  # a free intercept leaves the root's own undefined
     nodes = tuple(np.tile(centre, (len(n), 1)) for n in fitted.nodes)
     node_cov = tuple(np.tile(pack(cov), (len(n), 1)) for n in fitted.nodes)

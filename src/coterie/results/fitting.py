@@ -48,6 +48,8 @@ class Fitting:
     options: Options
     settings: dict[str, Any]
     offset: str | None = None
+    weights: str | None = None
+    mean_weight: float = 1.0
 
     def result(self, start: float, data: str) -> FitResult:
         """Compare, choose, fit on all rows, and say what was found; ``data`` is the fingerprint of the table."""
@@ -73,6 +75,7 @@ class Fitting:
         ledger["seconds"] = perf_counter() - start
         more: dict[str, Any] = {"notes": sentences, "ledger": ledger, "reason": reason, "data_fingerprint": data}
         more |= {"design": self.design, "formula": self.formula, "offset": self.offset}
+        more |= {"weights": self.weights, "mean_weight": self.mean_weight}
         if evidence is not None:
             best, index = evidence.recommended(), pd.Index(clients.labels, name=clients.name)
             alone = self.fit("local", problem, clients)[0].client

@@ -182,8 +182,8 @@ class Prediction:
     interval: Annotated[
         float | None,
         Option(
-            "Add lower and upper bounds that hold with this probability. Gaussian: of a new outcome of mean "
-            "weight; binomial and Poisson: of the mean.",
+            "Add lower and upper bounds that hold with this probability. Gaussian: of a new outcome of the "
+            "row's weight; binomial and Poisson: of the mean.",
             above=0.0,
             below=1.0,
             what="a probability between 0 and 1, such as 0.9",

@@ -138,12 +138,14 @@ def predict_rows(
     offset: Floats | None = None,
     interval: float | None = None,
     type: Scale = "response",
+    weights: Floats | float = 1.0,
 ) -> Answers:
     """Predict rows X (n, p) of a design matrix, in the order of ``model.terms``; (n, p - 1) where 1 is the first.
 
     ``clients`` are labels (n,), of which missing ones count as never seen; ``clusters`` are labels by level name, and
-    the finest known one answers for clients never seen. ``offset`` is added to the linear predictor. The others are as
-    in ``FitResult.predict``. A CoterieError for intervals of a model without covariances.
+    the finest known one answers for clients never seen. ``offset`` is added to the linear predictor, and ``weights``
+    (n,) are relative to the mean of the fitted rows. The others are as in ``FitResult.predict``. A CoterieError for
+    intervals of a model without covariances.
     """
     nodes, mean = Nodes(model), family_named(model.family).mean
     level, place, moved = nodes.locate(clients, clusters or {})
@@ -158,7 +160,7 @@ def predict_rows(
         eta += offset
     lower = upper = None
     if variance is not None:
-        half = z * np.sqrt(variance + _residual(model, level == 0, place))
+        half = z * np.sqrt(variance + _residual(model, level == 0, place) / weights)
         lower, upper = eta - half, eta + half
         if type == "response":
             lower, upper = mean(lower), mean(upper)

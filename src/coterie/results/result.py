@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie import files
-from coterie.data.columns import rows_text
+from coterie.data.columns import at_rows, rows_text
 from coterie.data.design import Design
 from coterie.data.table import Table, meant
 from coterie.errors import CoterieError
@@ -66,8 +66,10 @@ class FitResult:
     data_fingerprint : str
         Hash of the columns that were used.
     versions : dict of str
-    offset : str or None
-        Column that is added to the linear predictor.
+    offset, weights : str or None
+        Columns that are added to the linear predictor, and of row weights.
+    mean_weight : float
+        The mean of the weights of the fitted rows.
     local_coefficients : DataFrame or None
         Each client's coefficients from its own rows alone, like `client_coefficients`.
     """
@@ -88,6 +90,8 @@ class FitResult:
     data_fingerprint: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     offset: str | None = None
+    weights: str | None = None
+    mean_weight: float = 1.0
     local_coefficients: pd.DataFrame | None = None
 
     @property
@@ -206,7 +210,9 @@ class FitResult:
         interval : float, optional
             Probability that the interval holds, such as 0.9. Gaussian: an interval for a new outcome, from the
             uncertainty of the coefficients, the residual variance and, for clients never seen, the variances of the
-            levels that are not known. Binomial and Poisson: for the mean, without the outcome's own noise.
+            levels that are not known. Where the fit had weights, the residual variance is that of the row's own, if the
+            table has their column, else that of a row of mean weight. Binomial and Poisson: for the mean, without the
+            outcome's own noise.
         type : {"response", "link"}, default "response"
             Means, or linear predictors.
         missing : {"error", "empty"}, default "error"
@@ -242,7 +248,8 @@ class FitResult:
             )
         X, offset, why, reasons = read_rows(table, self.design, m.terms, self.offset, missing)
         clusters = {v.name: df[v.name] for v in m.levels if v.name in df.columns}
-        a = predict_rows(m, X, df[m.client_name], clusters, offset, asked.interval, type)
+        weights, weighing = self._weights(table) if interval is not None else (1.0, [])
+        a = predict_rows(m, X, df[m.client_name], clusters, offset, asked.interval, type, weights)
         why, reasons, endless = too_large(a, why, reasons, missing)
         source = pd.Categorical.from_codes(
             np.where(why < 0, a.level, len(a.names) + why), categories=pd.Index([*a.names, *reasons])
@@ -250,8 +257,8 @@ class FitResult:
         out = pd.DataFrame({"prediction": a.prediction, "source": source}, index=df.index)
         if a.lower is not None:
             out["lower"], out["upper"] = a.lower, a.upper
-        silent = bool(a.lower is not None and np.isnan(a.lower[(why < 0) & ~endless]).any())
-        notes = notes_of(m, df[m.client_name], clusters, a, silent)
+        silent = bool(a.lower is not None and np.isnan(a.lower[(why < 0) & ~endless & ~np.isnan(weights)]).any())
+        notes = notes_of(m, df[m.client_name], clusters, a, silent) + weighing
         if endless.any():
             notes.append(f"An end of the interval is too large a number in {rows_text(np.flatnonzero(endless))}.")
         if self.design is not None and (why >= 0).any():
@@ -264,6 +271,20 @@ class FitResult:
             notes.append("The intervals are for the mean, not for a new outcome.")
         out.attrs["notes"] = notes
         return out
+
+    def _weights(self, table: Table) -> tuple[Floats | float, list[str]]:
+        """Weights of rows (n,) by the mean of the fitted ones, for intervals of outcomes; and what to say of them."""
+        if self.weights is None or not family_named(self.model.family).has_dispersion:
+            return 1.0, []
+        if self.weights not in table.names:
+            return 1.0, [
+                f"The table has no column '{self.weights}', so the intervals are for outcomes of the fitted rows' mean "
+                f"weight, {self.mean_weight:.4g}."
+            ]
+        weights = table[self.weights].floats / self.mean_weight
+        bad = ~((weights > 0.0) & (weights < np.inf))
+        notes = [f"There is no interval without a weight above 0 in '{self.weights}': {at_rows(bad)}."]
+        return np.where(bad, np.nan, weights), notes * bool(bad.any())
 
     def save(self, path: str | os.PathLike[str], force: bool = False) -> None:
         """Write the result into a directory, as ``model.json`` and a safetensors file.

@@ -37,7 +37,7 @@ from coterie.methods.method import Method
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.methods.user_defined_method import Permitted, named
 from coterie.options import Declared, Option, need_names
-from coterie.runs.config_keys import SECTIONS, matters, section
+from coterie.runs.config_keys import SECTIONS, matters, need_heeded, section
 
 TABLES = (*SECTIONS, "method", "methods")
 ALL = "all"
@@ -68,12 +68,19 @@ class Config:
         """Check a mapping of sections; a CoterieError names the first key that is wrong, and the nearest right one."""
         need_names("A configuration", tables, TABLES, "section")
         found = {name: section(name, tables.get(name, {})) for name in SECTIONS}
+        for name, kept in found.items():
+            need_heeded(name, tables.get(name, {}), kept)
         private = found["privacy"]
         if "privacy" in tables and (
             private["clip"] is None or (private["noise"] is None and private["epsilon"] is None)
         ):
             raise CoterieError("[privacy] needs clip, the bound of what a client (row) adds, and epsilon or noise.")
         method, options = _methods(tables.get("method", {}), tables.get("methods", {}), folder)
+        if tables.get("data", {}).get("validation") is not None and not (found["run"]["patience"] or _choose(options)):
+            raise CoterieError(
+                "validation of [data] changes nothing where no method chooses among settings, and no run has patience: "
+                "give a hyper-parameter a list of values, or leave validation out."
+            )
         return cls(**found, method=method, options=options, folder=folder or Path(), permitted=None)
 
     @property
@@ -151,6 +158,13 @@ def _methods(method: Any, methods: Any, folder: Path | None) -> tuple[str, dict[
     for name, found in named.items():
         found.check(_given(options, name))
     return chosen, options
+
+
+def _choose(options: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a method that is named, or all of them, have several settings."""
+    given = {name: _given(options, name) for name in options if name != ALL}
+    every = any(isinstance(value, list) for value in options.get(ALL, {}).values())
+    return every or any(len(trained_method(name).settings(one)) > 1 for name, one in given.items())
 
 
 def _table(name: str, given: Any) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from coterie.errors import CoterieError
 from coterie.options import Option, declared, of
 
 MOST = 10_000
@@ -128,6 +130,29 @@ def section(name: str, given: Any) -> dict[str, Any]:
     """All keys of a section with their values, those that are not given at their defaults."""
     kept = vars(of(SECTIONS[name], given, f"[{name}]", noun="key"))
     return {key: list(value) if isinstance(value, tuple) else value for key, value in kept.items()}
+
+
+_DEALT = ("iid", "dirichlet", "shards", "rotated")
+_HEEDED: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "data": {
+        "alpha": ("partition", ("dirichlet",)),
+        "least": ("partition", ("dirichlet",)),
+        "shards": ("partition", ("shards",)),
+        "column": ("partition", ("by_column", "given")),
+        "angles": ("partition", ("rotated",)),
+        "clients": ("partition", _DEALT),
+    },
+    "model": {"greater_is_better": ("score", ())},
+}
+"""Keys that another one of their section makes matter, and the values of that one with which they do; () for any."""
+
+
+def need_heeded(name: str, given: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
+    """Raise for a key of a section that is given and changes nothing beside the others."""
+    for key, (other, values) in _HEEDED.get(name, {}).items():
+        if given.get(key) is not None and (kept[other] not in values if values else kept[other] is None):
+            need = f"{other} = {' or '.join(map(repr, values))}" if values else f"a {other}"
+            raise CoterieError(f"{key} of [{name}] changes nothing without {need}: give that, or leave {key} out.")
 
 
 def matters(name: str, key: str) -> bool:

@@ -161,6 +161,8 @@ class _Run:
         return Look(self.trainer.name, t, rounds, self.seconds, book.bytes_up, book.bytes_down, kept, fresh, self.state)
 
     def save(self, file: Path) -> None:
+        if isinstance(self.method, CheckedMethod):
+            self.method.need_saveable(self.state)
         kept = {"method": self.state, "curve": self.curve, "best": self.best, "seconds": self.seconds}
         checkpoint.save(file, self.fed, {**_about(self.problem, self.trainer.name), "setting": self.setting, **kept})
 
@@ -184,6 +186,8 @@ class _Run:
         state = self.state if ours else self.method.about_clients(self.state)
         out = np.zeros(0) if together else np.asarray(state.get("quarantined", np.zeros(len(labels))))
         why = state.get("why", np.full(len(out), BROKEN))
+        if status in ("running", "stopped") and not np.isfinite(theta).all(axis=-1).any():
+            status = "gave no client a model of finite numbers"
         privacy: dict[str, Any] = {}
         if isinstance(self.fed, Private):
             privacy = dict(zip(("epsilon", "delta"), self.fed.spent(), strict=True))

@@ -20,6 +20,7 @@ from coterie.engines.privacy import Private
 from coterie.errors import CoterieError, listed, nearest
 from coterie.federation import Array
 from coterie.methods.method import EVERYTHING, Method
+from coterie.methods.registry import TRAINED, trained_method
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parameters import has_finite_gradient, layer_sizes
@@ -276,6 +277,23 @@ def layers(config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
         "shared": rest if shared is None else tuple(shared),
         "personal": rest if personal is None else tuple(personal),
     }
+
+
+def need_layout(config: Config, names: Sequence[str]) -> None:
+    """Refuse a layout that none of some methods uses, and a method whose personal layers nothing names."""
+    methods, told = [trained_method(name, config.folder) for name in names], any(config.layout.values())
+    if told and not any(method.layout for method in methods):
+        those = [name for name, method in TRAINED.items() if method.layout]
+        raise CoterieError(
+            f"{listed(names)} {'trains' if len(names) == 1 else 'train'} the whole model, which has no use for "
+            f"[layout]: take one of {', '.join(those)}, or leave it out."
+        )
+    for method in methods:
+        if method.layout == "personal" and not told and not config.given(method.name).get("personal"):
+            raise CoterieError(
+                f"The method {method.name} needs layers that are personal: say which in [layout], such as "
+                'personal = ["head*"].'
+            )
 
 
 def matching(patterns: Sequence[str], known: Sequence[str]) -> set[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.engines import wire
 from coterie.errors import RAISED, CoterieError
 from coterie.federation import Federation, Ragged
 from coterie.numerics.arrays import Ints
@@ -28,8 +29,10 @@ class CheckedMethod:
     def _named_errors(self, name: str) -> Iterator[None]:
         try:
             yield
-        except CoterieError:
-            raise
+        except CoterieError as e:
+            if self.path in str(e):
+                raise
+            raise CoterieError(f"The method '{self.path}' in {name}: {e}") from e
         except RAISED as e:
             at = extract_tb(e.__traceback__)[-1]
             where = f"'{at.filename}', line {at.lineno}"
@@ -96,6 +99,13 @@ class CheckedMethod:
                 f"{theta.dtype} {theta.shape}"
             )
         return theta
+
+    def need_saveable(self, state: State) -> None:
+        """Raise for a state that no checkpoint can hold."""
+        try:
+            wire.pieces(state)
+        except CoterieError as e:
+            raise CoterieError(f"The state of the method '{self.path}' cannot be saved: {e}") from e
 
     def about_clients(self, state: State) -> State:
         """What a state says of clients, as far as names that methods here use are used alike in it.

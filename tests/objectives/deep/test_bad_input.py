@@ -91,6 +91,19 @@ class Late(nn.Module):
         return late(x) if isinstance(late, nn.Module) else x * late
 
 
+class Anew(nn.Linear):
+    """A layer before others that the module does not hold: made whenever rows pass, or kept in a list."""
+
+    def __init__(self, others: Any = ()) -> None:
+        super().__init__(6, 3)
+        self.others = others
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.others or [nn.Linear(3, 3)]:
+            x = layer(super().forward(x))
+        return x
+
+
 class Order(nn.Linear):
     """A layer with a parameter that cannot be trained."""
 
@@ -211,6 +224,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "late layer": (lambda: deep(Late("late", lambda: nn.Linear(3, 3))), r"makes 'late.weight' .* in __init__"),
     "late parameter": (lambda: deep(lambda: Late("w", lambda: nn.Parameter(torch.ones(3)))), "makes 'w' while rows"),
     "layer made anew": (lambda: deep(Late("second", lambda: nn.Linear(3, 3), True)), "makes 'second.weight' while"),
+    "layer never assigned": (lambda: deep(Anew()), r"shape \(3, 3\) that is none of its own.*__init__"),
+    "plain list of layers": (lambda: deep(Anew([nn.Linear(3, 3)])), r"shape \(3, 3\) .*nn\.ModuleList"),
     "classes": (odd(lambda s, o, x: o.argmax(1)), "return scores in floating numbers"),
     "detached": (odd(lambda s, o, x: o.detach() if s.training else o), "no gradient while it trains"),
     "in place": (odd(lambda s, o, x: torch.sigmoid(o).mul_(2) if o.sum() else o), r"not x.add_\(1\)"),

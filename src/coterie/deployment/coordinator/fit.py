@@ -90,6 +90,8 @@ def fit(
         ledger=ledger | {"seconds": perf_counter() - start},
         settings=columns | {"sites": list(fed.names), "quarantined": dict(fed.quarantined)},
         offset=task.get("offset"),
+        weights=task.get("weights"),
+        mean_weight=mean,
     )
     if not options.splits:
         result.notes.append(NOTHING)

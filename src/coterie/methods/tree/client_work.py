@@ -34,6 +34,14 @@ def client_factors(site: Site, L: Floats, client_scale: Floats | None = None) ->
     return L[0] * np.where(np.isfinite(client_scale), client_scale, 0.0)[:, None, None], np.arange(m, dtype=np.int64)
 
 
+def free_scale(site: Site, z: Ints, free: bool, client_scale: Floats | None) -> Floats | None:
+    """What multiplies L of a Gaussian intercept that is to be ``free``, whose prior is as weak for light clients."""
+    if not free:
+        return client_scale
+    weight = site.state["A"][:, z[0] * (z[0] + 3) // 2]
+    return np.clip(weight, np.finfo(np.float64).tiny, 1.0) ** -0.5 if (weight < 1.0).any() else client_scale
+
+
 def clients_alone(site: Site, client_scale: Floats | None) -> Bools:
     """Clients (m,) whose scale is infinite: they stand alone."""
     return np.zeros(len(site), dtype=bool) if client_scale is None else np.isinf(client_scale)
@@ -62,12 +70,15 @@ def unfold(
 
 
 @work
-def fold_messages(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, client_scale: Floats | None = None) -> Reply:
+def fold_messages(
+    site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, client_scale: Floats | None = None, free: bool = False
+) -> Reply:
     """Each client's quadratic in its cluster's parameters, its own deviation minimised (and integrated) out at w.
 
     ``client_scale`` (m,) multiplies L; a client where it is infinite stands alone. A client whose numbers overflow at w
     sends no quadratic, and ``OVERFLOW`` for its value.
     """
+    client_scale = free_scale(site, z, free, client_scale)
     L, which = client_factors(site, L, client_scale)
     alone, family = clients_alone(site, client_scale), site.objective.family
     if family.is_quadratic:
@@ -104,6 +115,7 @@ def finish(
     client_scale: Floats | None = None,
     unit: Floats | None = None,
     origin: Floats | None = None,
+    free: bool = False,
 ) -> Reply:
     """Every client solves for its own parameters, and keeps them.
 
@@ -111,7 +123,7 @@ def finish(
     owner of all the data (``show``). Otherwise it keeps them in the units of the table, as "coefficients" (``origin +
     unit * theta``) and "cov".
     """
-    theta, S = unfold(site, L, z, w, C, client_scale)
+    theta, S = unfold(site, L, z, w, C, free_scale(site, z, free, client_scale))
     site.state["theta"] = theta
     S *= scale
     if show or unit is None or origin is None:

@@ -106,6 +106,21 @@ def _losses(of: Architecture, outputs: Tensor, y: Tensor) -> Tensor:
     return losses
 
 
+def _made_anew(losses: Tensor, workspace: ModuleWorkspace) -> tuple[int, ...] | None:
+    """The shape of a parameter that losses depend on and the module does not hold; None where there is none."""
+    own = {id(layer) for layer in workspace.module.parameters()}
+    seen, left = set(), [losses.grad_fn]
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            leaf = getattr(node, "variable", None)
+            if isinstance(leaf, torch.nn.Parameter) and id(leaf) not in own:
+                return tuple(leaf.shape)
+            left += [before for before, _ in node.next_functions]
+    return None
+
+
 def _trains(of: Architecture, workspace: ModuleWorkspace, x: Tensor, y: Tensor) -> None:
     """A pass forth and back in training mode."""
     outputs = _outputs(of, workspace, x, training=True)
@@ -122,6 +137,11 @@ def _trains(of: Architecture, workspace: ModuleWorkspace, x: Tensor, y: Tensor) 
             f"The loss of the model has no gradient that torch can compute: {short(problem)}."
             f"{more if 'inplace' in str(problem) else ''}"
         ) from problem
+    if anew := _made_anew(losses, workspace):
+        raise CoterieError(
+            f"The model computes with a parameter of shape {anew} that is none of its own, so that it would never be "
+            "trained: make all layers in __init__, neither in forward nor in a plain list (take nn.ModuleList)."
+        )
     if all(g is None for g in grads):
         raise CoterieError(
             "The model's outputs do not depend on any of its parameters that are trained: there is nothing to train."
