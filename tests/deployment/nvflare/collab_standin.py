@@ -17,6 +17,8 @@ import numpy as np
 if "tests" not in sys.modules:  # a job's process, where another package's tests may lie on the path
     sys.modules["tests"] = ModuleType("tests")
     sys.modules["tests"].__path__ = [str(Path(__file__).resolve().parents[2])]
+    # NVFlare looks whether tensors may travel, which loads torch where it is installed: seconds for every process.
+    sys.modules["nvflare.app_opt.pt.decomposers"] = None
 
 from coterie.deployment.config import Config
 from coterie.deployment.nvflare.job import Server, Site
