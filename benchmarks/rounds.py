@@ -16,9 +16,9 @@ import numpy as np
 from benchmarks.measure import Row, median_seconds
 from coterie.engines import InProcess
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.clustered_l2gd import coordinator
+from coterie.methods.clustered_l2gd import coins_and_averages
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
-from coterie.methods.clustered_l2gd.coordinator import Coordinated
+from coterie.methods.clustered_l2gd.coins_and_averages import Coordinated
 from coterie.methods.tree.client_work import reveal
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import Ties
@@ -44,7 +44,7 @@ def run() -> list[Row]:
     ties, tau = Ties.of(clusters, 20, 1.0, 1.0, None), fractions(0.05, p)
     X, y = glm.X.reshape(400, 10, 20), glm.y.reshape(400, 10)
     H, b = X.transpose(0, 2, 1) @ X, np.einsum("mni,mn->mi", X, y)
-    drawn = Coordinated(0.05).draw(SEED, np.arange(T)), coordinator.cluster_coins(SEED, np.arange(T), p)
+    drawn = Coordinated(0.05).draw(SEED, np.arange(T)), coins_and_averages.cluster_coins(SEED, np.arange(T), p)
     found: dict[str, Any] = {}
 
     def ours(compiled: bool) -> None:

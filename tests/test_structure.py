@@ -156,7 +156,7 @@ def test_imports_go_one_way() -> None:
         ("methods/x.py", "import torch"),
         ("methods/x.py", "import flwr.app"),
         ("objectives/glm.py", "def f():\n    import torch.nn"),
-        ("engines/message_layout.py", "from ray import remote"),
+        ("engines/routing.py", "from ray import remote"),
         ("errors.py", "from .numerics import keyed_random"),
         ("data/table.py", "import importlib\nimportlib.import_module('coterie.cli')"),
         ("cli/main.py", "def f():\n    from papers import registry"),
@@ -213,7 +213,7 @@ def test_no_assert_on_user_input() -> None:
     assert found == []
 
 
-SETS_OTHERS = "objectives/deep/module_state.py"
+SETS_OTHERS = "objectives/deep/random_generators.py"
 """Sets the generators that users' modules draw from, by key, and gives them back."""
 
 

@@ -11,11 +11,11 @@ import coterie
 from coterie.data.images import fashion, read_folder, read_idx
 from coterie.data.table_files import check_writable, write_table
 from coterie.deployment import folders
-from coterie.deployment.config import Config
-from coterie.deployment.coordinator import run
+from coterie.deployment.federation_toml import Config
+from coterie.deployment.programs import run
 from coterie.deployment.schema import Schema
-from coterie.deployment.site.config import Member
 from coterie.deployment.site.receiver import SiteReceiver
+from coterie.deployment.site.site_toml import Member
 from coterie.engines import checkpoint
 from coterie.engines.inprocess import InProcess
 from coterie.engines.journal import Journal

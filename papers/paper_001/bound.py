@@ -12,8 +12,8 @@ from coterie.families import GAUSSIAN
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd import async_l2gd_theory as rates
 from coterie.methods.clustered_l2gd.async_l2gd_theory import Choice, choose
-from coterie.methods.clustered_l2gd.constants import client_constants, mu_F
 from coterie.methods.clustered_l2gd.fit import OPTIMUM, distance_monitor, gap, gradients_at_optimum, solve_exactly
+from coterie.methods.clustered_l2gd.strong_convexity import client_constants, mu_F
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.clusters import Ties
 from coterie.report.tables import Table

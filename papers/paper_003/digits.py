@@ -9,9 +9,9 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.images import rotated_digits
-from coterie.methods.similarity.network import NEIGHBOURS
+from coterie.methods.networks.similarity import NEIGHBOURS
 from coterie.numerics.arrays import Floats, Ints
-from coterie.relations.clusterings import adjusted_rand_index
+from coterie.relations.clustering import adjusted_rand_index
 from coterie.relations.network import Network
 from papers.outcome import Outcome, Settings
 from papers.paper_003.ours import STEP, Ours, local_models, over_steps, remembered

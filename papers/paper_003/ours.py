@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.network_penalty.objective import Prior
-from coterie.methods.network_penalty.path import Path, grid, path
-from coterie.methods.similarity.network import Similarity
+from coterie.methods.networks.objective import Prior
+from coterie.methods.networks.path import Path, grid, path
+from coterie.methods.networks.similarity import Similarity
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.arrays import Floats, Ints
-from coterie.relations.clusterings import adjusted_rand_index
+from coterie.relations.clustering import adjusted_rand_index
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 from papers.paper_003.first_order_path import approximate_lambda_max, first_order_path

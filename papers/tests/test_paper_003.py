@@ -10,10 +10,10 @@ import pytest
 
 from coterie import CoterieError
 from coterie.data.clients import Clients
-from coterie.methods.network_penalty.objective import Prior
-from coterie.methods.network_penalty.optimum import optimum
+from coterie.methods.networks.objective import Prior
+from coterie.methods.networks.optimum import optimum
 from coterie.methods.similarity_network import SimilarityNetwork
-from coterie.relations.clusterings import adjusted_rand_index
+from coterie.relations.clustering import adjusted_rand_index
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 from papers.paper_003 import schools, spambase

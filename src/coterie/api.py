@@ -105,12 +105,12 @@ def fit(
         Options of the methods over rounds, such as ``{"steps": 20000, "coordinator": "peers"}``; see
         :class:`coterie.methods.clustered_l2gd.options.Options` and, for main clients and their collaborators,
         :class:`coterie.methods.collaboration.options.Options`; on a network
-        :class:`coterie.methods.network_penalty.options.Run`. Theory chooses what is left out.
+        :class:`coterie.methods.networks.options.Run`. Theory chooses what is left out.
     network : mapping, optional
         Which clients are alike, for the method "similarity-network", which is then compared with the others:
         ``{"space": "model", "k": 5}``, ``{"edges": pairs of labels}`` or ``{"covariates": ["size", "sector"]}``; see
-        :class:`coterie.methods.network_penalty.options.Asked` and
-        :class:`coterie.methods.similarity.network.Similarity`.
+        :class:`coterie.methods.networks.options.Asked` and
+        :class:`coterie.methods.networks.similarity.Similarity`.
     offset, weights : str, optional
         Columns added to the linear predictor, and of row weights: precisions relative to their mean, not counts.
     missing : {"error", "drop"}, default "error"

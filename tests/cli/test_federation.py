@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from coterie.deployment import folders
-from coterie.deployment.config import Config
-from coterie.deployment.coordinator import run
-from coterie.deployment.site.config import Member
+from coterie.deployment.federation_toml import Config
+from coterie.deployment.programs import run
 from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
+from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
 from tests.cli.harness import coterie
 from tests.deployment.sites import FORMULA, NAMES, tables

@@ -11,9 +11,9 @@ import pytest
 from coterie.cli import federation_run
 from coterie.deployment import folders, toml
 from coterie.deployment.logs import RunLog
-from coterie.deployment.site.config import Member
 from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
+from coterie.deployment.site.site_toml import Member
 from coterie.engines.policy import BelowQuorum, Policy, Refused
 from coterie.engines.remote import Remote
 from coterie.engines.retry import reasons

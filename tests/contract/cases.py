@@ -23,7 +23,7 @@ from coterie.methods.aggregation.aggregator import Aggregator
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
-from coterie.methods.clustered_l2gd.coordinator import ring
+from coterie.methods.clustered_l2gd.coins_and_averages import ring
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimisers import Adam

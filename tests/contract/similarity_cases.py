@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.methods.network_penalty.gradient_exchange import GradientExchange
+from coterie.methods.networks.gradient_exchange import GradientExchange
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout

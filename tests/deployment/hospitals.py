@@ -6,11 +6,11 @@ from pathlib import Path
 
 import coterie.data.datasets
 from coterie.deployment import toml
-from coterie.deployment.config import SCHEMA, Config
+from coterie.deployment.federation_toml import SCHEMA, Config
 from coterie.deployment.schema import propose
-from coterie.deployment.site.config import Member
 from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
+from coterie.deployment.site.site_toml import Member
 
 FORMULA = "disease ~ age + sex + cp + oldpeak + exang"
 TASK = {"formula": FORMULA, "family": "binomial", "missing": "drop"}

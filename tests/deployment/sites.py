@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from coterie.deployment.config import Config
+from coterie.deployment.federation_toml import Config
 from coterie.deployment.schema import Schema, propose, unite
-from coterie.deployment.site.config import Member
 from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
+from coterie.deployment.site.site_toml import Member
 from coterie.engines import wire
 
 NAMES = ("basel", "bern", "chur")

@@ -9,8 +9,8 @@ import stat
 import pytest
 
 from coterie.deployment import folders, secure_sum_setup, toml
-from coterie.deployment.config import Config
-from coterie.deployment.site.config import Member
+from coterie.deployment.federation_toml import Config
+from coterie.deployment.site.site_toml import Member
 from coterie.engines.checkpoint import Folder
 from coterie.errors import CoterieError
 from tests.cli.harness import coterie

@@ -3,7 +3,7 @@
 import pytest
 
 from coterie.deployment import toml
-from coterie.deployment.site.config import Member
+from coterie.deployment.site.site_toml import Member
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])

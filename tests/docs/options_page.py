@@ -6,15 +6,15 @@ import inspect
 from collections.abc import Iterator
 
 from coterie.deployment.column_types import SchemaColumn
-from coterie.deployment.config import Config
-from coterie.deployment.site.config import Disclosure, Member
+from coterie.deployment.federation_toml import Config
+from coterie.deployment.site.site_toml import Disclosure, Member
 from coterie.engines.policy import Policy
 from coterie.methods.clustered_l2gd.options import Options as Rounds
 from coterie.methods.collaboration.options import Options as Collaboration
 from coterie.methods.local_training.rounds import LocalTraining
-from coterie.methods.network_penalty.options import Asked, Run
+from coterie.methods.networks.options import Asked, Run
+from coterie.methods.networks.similarity import Similarity
 from coterie.methods.registry import METHODS, TRAINED
-from coterie.methods.similarity.network import Similarity
 from coterie.options import declared
 from coterie.results.options import Columns, Options
 from coterie.runs.config_keys import SECTIONS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.engines.node import Node
+from coterie.engines.site import Node
 
 
 class Local:

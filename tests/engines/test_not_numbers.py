@@ -11,9 +11,9 @@ from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
 from coterie.methods.collaboration.optimum import optimum as gradient_optimum
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.network_penalty import objective as network_objective
-from coterie.methods.network_penalty.objective import Prior
-from coterie.methods.network_penalty.optimum import optimum
+from coterie.methods.networks import objective as network_objective
+from coterie.methods.networks.objective import Prior
+from coterie.methods.networks.optimum import optimum
 from coterie.methods.scaffold import Scaffold
 from coterie.methods.tree import client_work as tree_work
 from coterie.methods.tree.marginal_likelihood import laplace

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from coterie.engines import InProcess, Loopback, wire
-from coterie.engines.node import Node
 from coterie.engines.requests import covers
+from coterie.engines.site import Node
 from coterie.federation import Clusters, work
 from tests.engines.privacy.works import Values, tell
 

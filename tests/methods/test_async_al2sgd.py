@@ -7,9 +7,9 @@ import pytest
 
 from coterie.engines import InProcess, Loopback
 from coterie.methods.async_al2sgd import AsyncAL2SGD
-from coterie.methods.clustered_l2gd import coordinator
+from coterie.methods.clustered_l2gd import coins_and_averages
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
-from coterie.methods.clustered_l2gd.coordinator import Majority, ring
+from coterie.methods.clustered_l2gd.coins_and_averages import Majority, ring
 from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.quadratic import Quadratic
@@ -24,8 +24,8 @@ def literal(glm, ties, method, n, ids, seed):
     steps = np.arange(n)
     p = np.where(ties.Gamma > 0, method.p, 0)
     draws = (
-        coordinator.Coordinated(method.p0).draw(method.seed, steps),
-        coordinator.cluster_coins(method.seed, steps, p),
+        coins_and_averages.Coordinated(method.p0).draw(method.seed, steps),
+        coins_and_averages.cluster_coins(method.seed, steps, p),
     )
     moves = keyed_random.uniform(method.seed, "anchor coin", np.zeros(n), steps, 1)[:, 0] < method.rho
     whole, row = gradient(glm), gradient(glm, method.batch, ids, seed)
@@ -91,7 +91,7 @@ def test_any_objective_with_gradients_will_do():
     method = AsyncAL2SGD(ties, MOMENTUM, 0.15, P, fractions(0.15, P), rho=0.1, batch=0)
     *_, _ = method.run(fed, [100])
     steps = np.arange(100)
-    draws = coordinator.Coordinated(0.15).draw(0, steps), coordinator.cluster_coins(0, steps, P)
+    draws = coins_and_averages.Coordinated(0.15).draw(0, steps), coins_and_averages.cluster_coins(0, steps, P)
     moves = keyed_random.uniform(0, "anchor coin", np.zeros(100), steps, 1)[:, 0] < 0.1
     grad = objective.gradient
     expected = async_al2sgd(

@@ -7,7 +7,7 @@ import pytest
 
 from coterie.engines import InProcess, Loopback
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.clustered_l2gd import coordinator
+from coterie.methods.clustered_l2gd import coins_and_averages
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import Ties
@@ -18,8 +18,8 @@ from tests.reference.l2gd_loop import async_l2gd
 def literal(glm, ties, method, n, batch=0, ids=None, seed=0):
     steps, k = np.arange(n), len(method.p)
     draws = (
-        coordinator.Coordinated(method.p0).draw(method.seed, steps),
-        coordinator.cluster_coins(method.seed, steps, method.p),
+        coins_and_averages.Coordinated(method.p0).draw(method.seed, steps),
+        coins_and_averages.cluster_coins(method.seed, steps, method.p),
     )
     grad = gradient(glm, batch, ids, seed)
     return async_l2gd(

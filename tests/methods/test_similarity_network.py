@@ -8,10 +8,10 @@ import pytest
 from coterie.engines import InProcess, Loopback
 from coterie.engines.loopback import Faults
 from coterie.errors import CoterieError
-from coterie.methods.network_penalty.fit import step_sizes
-from coterie.methods.network_penalty.gradient_exchange import GradientExchange
-from coterie.methods.network_penalty.objective import NetworkObjective
-from coterie.methods.network_penalty.optimum import optimum
+from coterie.methods.networks.fit import step_sizes
+from coterie.methods.networks.gradient_exchange import GradientExchange
+from coterie.methods.networks.objective import NetworkObjective
+from coterie.methods.networks.optimum import optimum
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.objectives.glm import GLM
 from coterie.relations.network import Network

@@ -16,14 +16,14 @@ from safetensors.numpy import save as bytes_of
 
 import coterie
 from coterie.deployment import toml
-from coterie.deployment.config import Config as Federation
-from coterie.deployment.coordinator.run import run
-from coterie.deployment.coordinator.run_config import RunConfig
+from coterie.deployment.federation_toml import Config as Federation
 from coterie.deployment.logs import read as read_log
 from coterie.deployment.logs import read_status, words
+from coterie.deployment.programs.run import run
+from coterie.deployment.programs.run_toml import RunConfig
 from coterie.deployment.schema import Schema
-from coterie.deployment.site.config import Member
 from coterie.deployment.site.receiver import SiteReceiver
+from coterie.deployment.site.site_toml import Member
 from coterie.engines import InProcess, checkpoint, wire
 from coterie.engines.journal import Journal
 from coterie.engines.policy import Policy

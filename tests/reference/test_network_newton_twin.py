@@ -7,7 +7,7 @@ import pytest
 
 from coterie.engines import InProcess
 from coterie.federation import PerRow
-from coterie.methods.network_penalty.objective import derivatives
+from coterie.methods.networks.objective import derivatives
 from coterie.numerics.arrays import full
 from coterie.numerics.network.conjugate_gradients import (
     EdgeCurvature,
@@ -18,7 +18,7 @@ from coterie.numerics.network.conjugate_gradients import (
     precondition,
 )
 from coterie.numerics.network.newton import NOBODY, multipliers, slopes
-from tests.methods.network_penalty.network_table import loss, table
+from tests.methods.networks.network_table import loss, table
 
 N, Q, D1 = 6, 3, 2
 EDGES = np.array([[0, 1], [1, 2], [0, 2], [3, 4]], dtype=np.int64)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from coterie.numerics.network import edges as kernels
+from coterie.numerics.network import edge_norms
 from coterie.numerics.network.conjugate_gradients import EdgeCurvature, add_ties
 from coterie.numerics.network.newton import NOBODY, Lagrangian, of_prox, slopes
 from coterie.numerics.network.problem import Problem, merged
@@ -60,11 +60,11 @@ def test_projections(p: float) -> None:
     X, radius = rng.normal(size=(500, 6)), rng.choice([0.0, 0.1, 1.0, 3.0, 9.0], 500)
     X[:50] = np.round(X[:50])  # ties
     Y = X.copy()
-    kernels.project_all(Y, float(p), radius)
+    edge_norms.project_all(Y, float(p), radius)
     np.testing.assert_allclose(Y, twin.project(X, p, radius), atol=1e-14)
     for x, r, y in zip(X, radius, Y, strict=True):
         x = x.copy()
-        kernels.project(x, float(p), r, rng.exponential())  # from any level
+        edge_norms.project(x, float(p), r, rng.exponential())  # from any level
         np.testing.assert_allclose(x, y, atol=1e-14)
 
 
@@ -97,7 +97,7 @@ def test_gradient_and_hessian_of_the_augmented_lagrangian(p: float) -> None:
     phi.at(x, Z)
     assert phi.along(x, D) == pytest.approx((high - low) / (2 * t), rel=1e-6)
     bent = np.empty_like(V)
-    kernels.metric_times(checked.H, D, bent)
+    edge_norms.metric_times(checked.H, D, bent)
     a, b = slopes(Z, phi.U, phi.sigma, phi.model.graph, phi.level)
     add_ties(EdgeCurvature(edges, phi.sigma, a, b, NOBODY, NOBODY), D, bent)
     np.testing.assert_allclose(bent, (G_high - G_low) / (2 * t), atol=1e-5)

@@ -13,7 +13,12 @@ from scipy.spatial.distance import cdist
 
 from coterie.errors import CoterieError
 from coterie.relations import neighbours
-from coterie.relations.clusterings import adjusted_rand_index, by_first, leading_eigenvectors, spectral_clustering
+from coterie.relations.clustering import (
+    adjusted_rand_index,
+    by_first,
+    leading_eigenvectors,
+    spectral_clustering,
+)
 from coterie.relations.network import Network
 from coterie.report.graph_layout import spring_layout
 from tests.messages import names

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.relations.clusterings import merge_tree
+from coterie.relations.clustering import merge_tree
 from coterie.relations.network import Network
 from coterie.report.graph_layout import spring_layout
 from coterie.report.network_figures import EDGES, LEAVES, merge_figure, network_figure

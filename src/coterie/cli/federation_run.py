@@ -20,7 +20,7 @@ from coterie.errors import CoterieError, fitting
 if TYPE_CHECKING:
     from subprocess import Popen
 
-    from coterie.deployment.config import Config
+    from coterie.deployment.federation_toml import Config
     from coterie.deployment.site.preview import Preview
 
 
@@ -50,9 +50,9 @@ def start_site(
 ) -> None:
     """Start a site: it answers what its owner allows, and writes what left to log.jsonl."""
     from coterie.deployment import folders, secure_sum_setup
-    from coterie.deployment.config import SCHEMA, Config
+    from coterie.deployment.federation_toml import SCHEMA, Config
     from coterie.deployment.schema import Schema
-    from coterie.deployment.site.config import Member
+    from coterie.deployment.site.site_toml import Member
 
     home = folders.site(folder, site)
     member, config = Member.read(home), Config.read(home)
@@ -78,7 +78,7 @@ def check(
 ) -> None:
     """Ask every site for its clock, its versions and how its columns differ from those of others; no row moves."""
     from coterie.deployment import folders
-    from coterie.deployment.coordinator import check as checks
+    from coterie.deployment.programs import check as checks
 
     home, _, engine = opened(folder)
     run_id = unused(home, "check")
@@ -107,7 +107,7 @@ def preview(
 ) -> None:
     """Show exactly what a program would make this site send: names, shapes, bytes, rows covered. Nothing is sent."""
     from coterie.deployment import folders
-    from coterie.deployment.coordinator.run import run as run_program
+    from coterie.deployment.programs.run import run as run_program
     from coterie.deployment.site.preview import preview as look
 
     run_toml, home = o.described(context.params), folders.site(folder)
@@ -163,8 +163,8 @@ def run(
 ) -> None:
     """Run a program over all sites; a run that was cut short goes on where it stood if it is named again."""
     from coterie.deployment import folders
-    from coterie.deployment.coordinator.run import verify
-    from coterie.deployment.coordinator.run_config import RunConfig
+    from coterie.deployment.programs.run import verify
+    from coterie.deployment.programs.run_toml import RunConfig
     from coterie.results.result import load
 
     run_toml = o.described(context.params)
@@ -213,7 +213,7 @@ def log(
 ) -> None:
     """Print the log: at the coordinator a line for each exchange, at a site one for each answer that left."""
     from coterie.deployment import folders, logs
-    from coterie.deployment.config import SITE
+    from coterie.deployment.federation_toml import SITE
 
     home, _, _ = opened(folder, either=True)
     path: Path = home / logs.LOG if (home / SITE).is_file() else folders.run_folder(home, name) / logs.LOG
@@ -235,7 +235,7 @@ def stop(folder: o.Either) -> None:
 def opened(folder: Path, either: bool = False) -> tuple[Path, Config, Any]:
     """A coordinator's folder, or ``either`` that or a site's, its configuration, and what its engine does."""
     from coterie.deployment import folders
-    from coterie.deployment.config import SITE, Config
+    from coterie.deployment.federation_toml import SITE, Config
 
     home = folders.site(folder) if either and (folder / SITE).is_file() else folders.coordinator(folder)
     config = Config.read(home)

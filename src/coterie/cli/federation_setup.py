@@ -14,7 +14,7 @@ import typer
 from coterie.cli.common import check_folder, place, say, status
 from coterie.cli.federation_options import SiteFolder
 from coterie.cli.options import assignments, flag, optional, takes
-from coterie.deployment.config import FEDERATION, SCHEMA, SITE, Config
+from coterie.deployment.federation_toml import FEDERATION, SCHEMA, SITE, Config
 from coterie.errors import CoterieError
 from coterie.options import declared, of
 
@@ -136,7 +136,7 @@ def schema(
 ) -> None:
     """Describe a site's columns (types, levels, units) in its schema.toml, for its owner to look through."""
     from coterie.deployment.schema import Schema
-    from coterie.deployment.site.config import MIN_GROUP, Member
+    from coterie.deployment.site.site_toml import MIN_GROUP, Member
 
     if site.is_file():
         if out is None:
@@ -203,7 +203,7 @@ def identity(
     The folder of a whole federation, to try it out on one machine, does both for all its sites.
     """
     from coterie.deployment import folders, secure_sum_setup
-    from coterie.deployment.site.config import Member
+    from coterie.deployment.site.site_toml import Member
 
     whole = not (site / SITE).is_file() and (site / FEDERATION).is_file()
     home = site if whole else folders.site(site)

@@ -13,9 +13,9 @@ from typing import Any
 
 from coterie import files, options
 from coterie.deployment import secure_sum_setup, toml
-from coterie.deployment.config import FEDERATION, RUN, SCHEMA, SITE, Config, check_name
+from coterie.deployment.federation_toml import FEDERATION, RUN, SCHEMA, SITE, Config, check_name
 from coterie.deployment.schema import Schema
-from coterie.deployment.site.config import MIN_GROUP, Disclosure, Member
+from coterie.deployment.site.site_toml import MIN_GROUP, Disclosure, Member
 from coterie.errors import CoterieError, listed, nearest
 
 COORDINATOR, SITES, RUNS = "coordinator", "sites", "runs"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from coterie import files
 from coterie.deployment import toml
-from coterie.deployment.config import Config
-from coterie.deployment.site.config import Member
+from coterie.deployment.federation_toml import Config
+from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError, listed
 from coterie.options import of
 

@@ -16,12 +16,11 @@ import numpy as np
 from coterie.engines import replies, wire
 from coterie.engines.journal import Journal
 from coterie.engines.ledger import Ledger, measure
-from coterie.engines.message_layout import compact, localise, unequal
-from coterie.engines.node import Exchange
 from coterie.engines.policy import Exchanged, Policy
 from coterie.engines.reduction import Adder, Gather
 from coterie.engines.retry import Retry
-from coterie.engines.routing import Address, Addresses, Grouping, Part
+from coterie.engines.routing import Address, Addresses, Grouping, Part, compact, localise, unequal
+from coterie.engines.site import Exchange
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints, Replies, Roster, Sums, work_name
 from coterie.queries import Answering, Query

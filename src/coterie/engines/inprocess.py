@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.engines.block_runner import BLOCK, Runner, owned
+from coterie.engines.client_state import Store
 from coterie.engines.ledger import Ledger, measure
-from coterie.engines.message_layout import addressed, grouped, roster, shares, unequal
-from coterie.engines.reduction import counts
-from coterie.engines.site_runner import BLOCK, Runner, Store, owned
+from coterie.engines.routing import addressed, counts, grouped, roster, shares, unequal
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Replies, Site, State, Sums, Work, work_name
 from coterie.queries import Answering, Query

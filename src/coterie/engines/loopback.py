@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import files
+from coterie.engines.block_runner import BLOCK
 from coterie.engines.coordinator import Coordinator
-from coterie.engines.message_layout import roster, shares
-from coterie.engines.node import Node
 from coterie.engines.policy import Exchanged, Policy
-from coterie.engines.site_runner import BLOCK
+from coterie.engines.routing import roster, shares
+from coterie.engines.site import Node
 from coterie.errors import CoterieError
 from coterie.federation import Ints
 from coterie.numerics import keyed_random

@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from coterie.engines.routing import compact
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Ragged, Rows, readonly
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Runs of equal labels: which rows to bring together, where runs start, and whose they are."""
+
+    order: Ints | None
+    starts: Ints
+    present: Rows
+
+    @classmethod
+    def of(cls, labels: Ints) -> Segments:
+        """Segments of a non-empty label array in any order."""
+        order = None
+        if np.any(labels[1:] < labels[:-1]):
+            order = np.argsort(labels, kind="stable")
+            labels = labels[order]
+        starts = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
+        return cls(order, starts, compact(labels[starts]))
+
+    def add(self, values: Array) -> Array:
+        """Sums of ``values`` within segments, narrow floats in double precision."""
+        dtype = np.float64 if values.dtype.kind == "f" else None
+        if len(self.starts) == 1:
+            return np.asarray(values.sum(axis=0, dtype=dtype))[None]
+        if self.order is not None:
+            values = values[self.order]
+        return np.asarray(np.add.reduceat(values, self.starts, axis=0, dtype=dtype))
 
 
 def checked(reply: Any, size: int, name: str) -> dict[str, Any]:
@@ -141,10 +171,3 @@ class Adder:
 def _wide(value: Any) -> Array:
     array = np.asarray(value)
     return array.astype(np.float64, copy=False) if array.dtype.kind == "f" else array
-
-
-def counts(labels: Ints | None, groups: int | None, answered: Rows) -> Any:
-    """How many requests were added, in all or by group."""
-    if labels is None or groups is None:
-        return int(answered.stop) - int(answered.start) if isinstance(answered, slice) else len(answered)
-    return np.bincount(labels[answered], minlength=groups)

@@ -16,9 +16,9 @@ from coterie.data.labels import Coded, Labels, encode
 from coterie.engines import checkpoint, wire
 from coterie.engines.coordinator import Coordinator
 from coterie.engines.ledger import Ledger
-from coterie.engines.message_layout import roster
 from coterie.engines.policy import BelowQuorum, Exchanged, Policy, Refused
 from coterie.engines.retry import Retry, reasons
+from coterie.engines.routing import roster
 from coterie.errors import CoterieError, fitting, listed, shortened
 from coterie.federation import Array, Ints, Roster
 

@@ -18,9 +18,9 @@ from coterie.methods.collaboration import options as collaboration
 from coterie.methods.collaboration.fit import weights
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
-from coterie.methods.network_penalty.objective import Prior
-from coterie.methods.network_penalty.options import HELD_OUT, Asked
-from coterie.methods.network_penalty.path import Path, path
+from coterie.methods.networks.objective import Prior
+from coterie.methods.networks.options import HELD_OUT, Asked
+from coterie.methods.networks.path import Path, path
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree import strengths
 from coterie.methods.tree.penalised_tree import prepare

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.clustered_l2gd.client_work import SNAPSHOT, Monitor, Reply, State, describe_clients, observe
-from coterie.methods.clustered_l2gd.coordinator import Coordinated, NetworkAverage, Vote, central, draw
+from coterie.methods.clustered_l2gd.coins_and_averages import Coordinated, NetworkAverage, Vote, central, draw
 from coterie.methods.clustered_l2gd.fused_messages import AnchorHeads, Segment, segment
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, PerRow, Site, require_all_replies, work
-from coterie.methods.clustered_l2gd import client_work, coordinator
+from coterie.methods.clustered_l2gd import client_work, coins_and_averages
 from coterie.methods.clustered_l2gd.client_work import SNAPSHOT, Losses, Monitor, Reply, State, compiled_steps
-from coterie.methods.clustered_l2gd.coordinator import NetworkAverage, Vote, central
+from coterie.methods.clustered_l2gd.coins_and_averages import NetworkAverage, Vote, central
 from coterie.methods.clustered_l2gd.fused_messages import ClusterHeads
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.arrays import Bools, Floats, Ints, frozen, kernel
@@ -154,13 +154,13 @@ class AsyncL2GD(Stepwise):
         t, eta = state["t"], self.eta(state["t"]) if callable(self.eta) else self.eta
         heads = ClusterHeads(self.ties, state["mean"], state["weight"])
         fed.mark(SNAPSHOT)
-        p, vote = np.where(heads.tied, self.p, 0.0), self.vote or coordinator.Coordinated(self.p0)
+        p, vote = np.where(heads.tied, self.p, 0.0), self.vote or coins_and_averages.Coordinated(self.p0)
         compiled = state["compiled"] and self.compiled and self.network is central
         together = getattr(fed, "together", None) if compiled else None  # an engine with all clients in one process
         between, within, last = state["between"], state["within"], t + n
-        before = coordinator.previous(self.seed, t, vote, p)
-        for first, xi0, xi in coordinator.draw(self.seed, t, n, vote, p):
-            counts = coordinator.communications(xi0, xi, heads.equal, before)
+        before = coins_and_averages.previous(self.seed, t, vote, p)
+        for first, xi0, xi in coins_and_averages.draw(self.seed, t, n, vote, p):
+            counts = coins_and_averages.communications(xi0, xi, heads.equal, before)
             between, within, before = between + counts[0], within + counts[1], (bool(xi0[-1]), xi[-1])
             if together is not None:
                 each = {"p": p, "alpha": self.ties.alpha, "tau": self.tau, "xi": xi.T}

@@ -62,7 +62,7 @@ _EVERY = (
     _over(
         "async-al2sgd", "the same, over fewer rounds", "clustered_l2gd", "tree", fit_with={"accelerated": True}, **_OVER
     ),
-    _over("similarity-network", "clients tied to those who are alike", "network_penalty", "network", "Run", **_NETWORK),
+    _over("similarity-network", "clients tied to those who are alike", "networks", "network", "Run", **_NETWORK),
     _over("weighted-averaging", "own and others' gradients, weighed", *_MAIN, fit_with={"corrected": False}),
     _over("bias-correction", "the same, the others' bias corrected", *_MAIN, fit_with={"corrected": True}),
     _trains("fedavg", "one model, the average of clients' own steps", "fedavg:FedAvg"),

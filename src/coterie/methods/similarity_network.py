@@ -14,8 +14,8 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation
-from coterie.methods.network_penalty.gradient_exchange import GradientExchange
-from coterie.methods.network_penalty.options import Norm
+from coterie.methods.networks.gradient_exchange import GradientExchange
+from coterie.methods.networks.options import Norm
 from coterie.methods.stepwise import FAR, Stepwise
 from coterie.numerics.arrays import Floats
 from coterie.numerics.network.prox import Proximal, network_prox

@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints, kernel
-from coterie.relations.clusterings import leading_eigenvectors
+from coterie.relations.clustering import leading_eigenvectors
 from coterie.relations.network import Network
 
 STEPS = 300

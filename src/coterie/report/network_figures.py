@@ -22,8 +22,8 @@ LABELLED = 48
 """Leaves of a tree that have their names beside them, at most."""
 
 Merges = Sequence[tuple[float, Sequence[int], int]]
-"""Where groups merge, rising, as in a :class:`coterie.relations.clusterings.MergeTree`: lambda, a client of each group,
-and how many clients the new one has."""
+"""Where groups merge, rising, as in a :class:`coterie.relations.clustering.MergeTree`: lambda, a client of
+each group, and how many clients the new one has."""
 
 
 def network_figure(

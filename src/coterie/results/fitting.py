@@ -19,7 +19,7 @@ from coterie.errors import CoterieError, NotIdentified
 from coterie.evidence.selection import SPAN, STEPS, choose_lam, clusterpath, resolved, select
 from coterie.evidence.table_comparison import TableComparison, all_splits, each_split
 from coterie.families import family_named
-from coterie.methods.network_penalty.options import Asked
+from coterie.methods.networks.options import Asked
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED, applicable
 from coterie.methods.tree.penalised_tree import Basis

@@ -157,7 +157,7 @@ class Options:
                 raise CoterieError(
                     f"Method '{self.method}' has no network: name similarity-network, or leave network out."
                 )
-            from coterie.methods.network_penalty.options import Asked
+            from coterie.methods.networks.options import Asked
 
             Asked.of(self.network)
 

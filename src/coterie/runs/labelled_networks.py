@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def by_position(clients: Clients, network: Mapping[str, Any], table: pd.DataFrame | None = None) -> dict[str, Any]:
-    """Options of a network as users give them (``methods.network_penalty.options.Asked``), with positions for labels.
+    """Options of a network as users give them (``methods.networks.options.Asked``), with positions for labels.
 
     ``edges`` are pairs of labels, with a weight or not, or a table of two or three columns; ``covariates`` are names of
     columns of ``table`` that do not vary within a client, or a table with a row for each client. A CoterieError for

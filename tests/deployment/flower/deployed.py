@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.deployment.config import Config
+from coterie.deployment.federation_toml import Config
 from coterie.deployment.flower import operations as flower
 from coterie.deployment.processes import free_port
-from coterie.deployment.site.config import Member
+from coterie.deployment.site.site_toml import Member
 from coterie.engines import InProcess
 from tests.deployment.flower import quadratics
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.engines.node import Node
 from coterie.engines.policy import Policy
 from coterie.engines.remote import Remote
+from coterie.engines.site import Node
 from coterie.federation import work
 from coterie.objectives.quadratic import Quadratic
 
@@ -56,9 +56,9 @@ def node(name, sites, folder):
 
 
 def end(context):
-    from coterie.deployment.config import Config
+    from coterie.deployment.federation_toml import Config
     from coterie.deployment.flower.app import folder
-    from coterie.deployment.site.config import Member
+    from coterie.deployment.site.site_toml import Member
 
     name = Member.read(folder()).name
     return name, node(name, Config.read(folder()).sites, folder() / "runs" / str(context.run_config["run"])).receive

@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from coterie.deployment.config import Config
+from coterie.deployment.federation_toml import Config
 from coterie.deployment.flower import keys
 from coterie.deployment.flower import operations as flower
-from coterie.deployment.site.config import Member
+from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
 
 

@@ -20,12 +20,12 @@ if "tests" not in sys.modules:  # a job's process, where another package's tests
     # NVFlare looks whether tensors may travel, which loads torch where it is installed: seconds for every process.
     sys.modules["nvflare.app_opt.pt.decomposers"] = None
 
-from coterie.deployment.config import Config
+from coterie.deployment.federation_toml import Config
 from coterie.deployment.nvflare.job import Server, Site
 from coterie.engines import checkpoint, wire
-from coterie.engines.node import Node
 from coterie.engines.policy import Policy
 from coterie.engines.remote import Remote
+from coterie.engines.site import Node
 from coterie.federation import work
 from coterie.objectives.quadratic import Quadratic
 

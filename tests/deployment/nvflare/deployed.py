@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.deployment.config import Config
+from coterie.deployment.federation_toml import Config
 from coterie.deployment.nvflare import operations as nvflare
 from coterie.deployment.nvflare import provision
 from coterie.engines import InProcess, checkpoint

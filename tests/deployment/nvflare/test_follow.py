@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 from coterie.deployment import logs
-from coterie.deployment.config import Config
+from coterie.deployment.federation_toml import Config
 from coterie.deployment.nvflare import operations as nvflare
 from coterie.deployment.nvflare import operator
 from coterie.deployment.nvflare.job import LOCK, Outcome, sole

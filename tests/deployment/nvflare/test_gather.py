@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from coterie.deployment import toml
-from coterie.deployment.config import Config
+from coterie.deployment.federation_toml import Config
 from coterie.deployment.nvflare import operations as nvflare
 from coterie.engines.policy import BelowQuorum
 from coterie.errors import CoterieError

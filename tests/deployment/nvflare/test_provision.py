@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 from coterie.deployment import toml
-from coterie.deployment.config import Config
+from coterie.deployment.federation_toml import Config
 from coterie.deployment.nvflare import job, provision
 from coterie.deployment.nvflare import operations as nvflare
 from coterie.errors import CoterieError

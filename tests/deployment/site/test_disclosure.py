@@ -11,20 +11,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.deployment.config import SITE, Config
+from coterie.deployment.federation_toml import SITE, Config
 from coterie.deployment.schema import Schema, propose
 from coterie.deployment.site import releases
-from coterie.deployment.site.config import Disclosure, Member
 from coterie.deployment.site.receiver import FAILS, SiteReceiver
+from coterie.deployment.site.site_toml import Disclosure, Member
 from coterie.deployment.site.table import LEFT_OUT, PROBLEM
 from coterie.engines import wire
 from coterie.engines.privacy.gaussian_mechanism import clipped
 from coterie.errors import CoterieError
 from coterie.federation import work, work_name
 from coterie.methods import dp_sgd, fedavg
-from coterie.methods.clustered_l2gd.constants import send_constants
+from coterie.methods.clustered_l2gd.strong_convexity import send_constants
 from coterie.methods.groups.find import halved
-from coterie.methods.similarity.spaces import embed, radii
+from coterie.methods.networks.spaces import embed, radii
 from coterie.methods.tree.penalised_tree import describe
 from coterie.objectives.clipped_gradients import clipped_gradients
 from tests.deployment import hostile

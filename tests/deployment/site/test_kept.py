@@ -8,9 +8,9 @@ import shutil
 import numpy as np
 import pytest
 
-from coterie.deployment.config import BOOK, RELEASES
-from coterie.deployment.site.config import Member
+from coterie.deployment.federation_toml import BOOK, RELEASES
 from coterie.deployment.site.receiver import SiteReceiver
+from coterie.deployment.site.site_toml import Member
 from coterie.engines import checkpoint, wire
 from coterie.errors import CoterieError
 from coterie.federation import work

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from coterie.deployment.config import Config
-from coterie.deployment.coordinator.run import function, run
-from coterie.deployment.coordinator.run_config import RunConfig
-from coterie.deployment.site import objective
-from coterie.deployment.site.config import Member
+from coterie.deployment.federation_toml import Config
+from coterie.deployment.programs.run import function, run
+from coterie.deployment.programs.run_toml import RunConfig
+from coterie.deployment.site import prepared_data
 from coterie.deployment.site.receiver import SiteReceiver
+from coterie.deployment.site.site_toml import Member
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.federation import work
@@ -109,7 +109,8 @@ CASES = {
 LEARN = """
 import json, os, sys
 from pathlib import Path
-from coterie.deployment.site import objective, config
+from coterie.deployment.site import prepared_data
+from coterie.deployment.site import site_toml as config
 
 folder, asked = json.loads(sys.argv[1])
 for number, (allow, request) in enumerate(asked):
@@ -118,7 +119,7 @@ for number, (allow, request) in enumerate(asked):
         continue
     with open(f"{folder}/{number}", "w") as sys.stdout:
         try:
-            objective.learn(Path(folder), config.Member("east", allow=tuple(allow)), objective.works(request))
+            prepared_data.learn(Path(folder), config.Member("east", allow=tuple(allow)), prepared_data.works(request))
         except ValueError as e:
             print(e)
         print(sorted({"antigravity", "package", "ring"} & set(sys.modules)))
@@ -167,17 +168,17 @@ def test_works_inside_of_sums_with_noise_are_named_however_deep():
         "coterie.engines.privacy.gaussian_mechanism:clipped",
         {"inner": "mine:pull", "message": {"inner": "no"}},
     )
-    assert objective.works({"work": "mine:pull", "message": message}) == ["mine:pull"]
-    assert objective.works({"work": clipped, "message": message}) == [clipped, "mine:pull"]
+    assert prepared_data.works({"work": "mine:pull", "message": message}) == ["mine:pull"]
+    assert prepared_data.works({"work": clipped, "message": message}) == [clipped, "mine:pull"]
     twice = {"inner": clipped, "message": message}
-    assert objective.works({"work": clipped, "message": twice}) == [clipped, clipped, "mine:pull"]
-    assert objective.works({"work": clipped, "message": {}}) == objective.works({"work": clipped}) == [clipped]
+    assert prepared_data.works({"work": clipped, "message": twice}) == [clipped, clipped, "mine:pull"]
+    assert prepared_data.works({"work": clipped, "message": {}}) == prepared_data.works({"work": clipped}) == [clipped]
 
 
 def test_works_of_what_the_owner_s_own_code_imported_are_known(tmp_path):
-    objective.learn(tmp_path, Member("east"), objective.works({"work": f"{__name__}:known"}))
+    prepared_data.learn(tmp_path, Member("east"), prepared_data.works({"work": f"{__name__}:known"}))
     with pytest.raises(CoterieError, match=names("work 'None' not known here")):
-        objective.learn(tmp_path, Member("east"), objective.works({}))
+        prepared_data.learn(tmp_path, Member("east"), prepared_data.works({}))
 
 
 @work

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.deployment.config import SITE
+from coterie.deployment.federation_toml import SITE
 from coterie.deployment.flower import app
-from coterie.deployment.site import objective, payload
-from coterie.deployment.site.config import Member
+from coterie.deployment.site import payload, prepared_data
 from coterie.deployment.site.receiver import SiteReceiver, receiver
+from coterie.deployment.site.site_toml import Member
 from coterie.engines import checkpoint, wire
 from coterie.errors import LONGEST, CoterieError
 from coterie.federation import work, work_name
@@ -85,7 +85,7 @@ def test_a_full_disk_and_work_that_fails(tmp_path, monkeypatch):
     say(host, **opened(tmp_path))
     said = say(host, **exchange(name=work_name(looks_for_a_file)))
     assert "by the rules of its owner it says no more" in said["failed"] and no_path(said, tmp_path)
-    assert "/srv/hospital/of bern/private.csv" in (home(tmp_path, "bern") / objective.PROBLEM).read_text()
+    assert "/srv/hospital/of bern/private.csv" in (home(tmp_path, "bern") / prepared_data.PROBLEM).read_text()
 
     def full(path, parts, **options):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))

@@ -17,12 +17,12 @@ import pytest
 from coterie.data.prepare_table import prepare
 from coterie.deployment import logs, toml
 from coterie.deployment.column_types import SchemaColumn
-from coterie.deployment.config import Config
+from coterie.deployment.federation_toml import Config
 from coterie.deployment.schema import Schema
-from coterie.deployment.site import objective, receiver
-from coterie.deployment.site.config import Member
+from coterie.deployment.site import prepared_data, receiver
 from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import LOCK, SiteReceiver
+from coterie.deployment.site.site_toml import Member
 from coterie.deployment.site.table import PROBLEM
 from coterie.engines import checkpoint, wire
 from coterie.engines.policy import BelowQuorum, Policy, Refused
@@ -225,7 +225,7 @@ def test_data_are_prepared_once(tmp_path, monkeypatch):
     build(tmp_path)
     first = hosts(tmp_path)["basel"]
     said = say(first, **opened(tmp_path))
-    monkeypatch.setattr(objective, "guarded_arrays", lambda *_: pytest.fail("prepared again"))
+    monkeypatch.setattr(prepared_data, "guarded_arrays", lambda *_: pytest.fail("prepared again"))
     again = hosts(tmp_path)["basel"]
     assert say(again, kind="about", run="r")["ids"].tolist() == said["ids"].tolist()
     assert say(hosts(tmp_path)["basel"], **opened(tmp_path))["done"] == "open"
@@ -393,7 +393,7 @@ def test_what_left_is_written_for_the_owner(tmp_path):
 def test_secure_sums_hide_what_a_site_sends(tmp_path):
     pytest.importorskip("cryptography")
     from coterie.deployment import secure_sum_setup
-    from coterie.deployment.coordinator import run
+    from coterie.deployment.programs import run
 
     united = build(tmp_path, secure={"min_sites": 3})
     config = Config.read(tmp_path / "coordinator")
@@ -580,12 +580,12 @@ def test_prepared_arrays_of_the_last_few_tasks_are_kept(tmp_path, monkeypatch):
     folder, host = home(tmp_path, "basel") / "cache", hosts(tmp_path)["basel"]
     say(host, **opened(tmp_path))
     (first,) = folder.iterdir()
-    for n in range(2 * objective.KEPT):
+    for n in range(2 * prepared_data.KEPT):
         formula = f"score ~ age + I(age + {n})"
         assert say(host, kind="open", run=f"r{n}", task=task(tmp_path, formula), seed=0)["done"] == "open"
         say(hosts(tmp_path)["basel"], kind="about", run="r")  # another process, which reads the first task's
-        assert len(list(folder.iterdir())) <= objective.KEPT and first.exists()
-    assert len(list(folder.iterdir())) == objective.KEPT
+        assert len(list(folder.iterdir())) <= prepared_data.KEPT and first.exists()
+    assert len(list(folder.iterdir())) == prepared_data.KEPT
     assert say(hosts(tmp_path)["basel"], kind="about", run="r0")["counts"].tolist() == [40]
 
 

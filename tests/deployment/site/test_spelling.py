@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coterie.data.labels import label_ids
-from coterie.deployment.site.config import Member
-from coterie.deployment.site.objective import prepare
+from coterie.deployment.site.prepared_data import prepare
+from coterie.deployment.site.site_toml import Member
 from coterie.deployment.site.table import LEFT_OUT, PROBLEM
 from tests.deployment import sites
 

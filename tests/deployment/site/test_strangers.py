@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from coterie.deployment.site.config import Member
 from coterie.deployment.site.receiver import SiteReceiver
+from coterie.deployment.site.site_toml import Member
 from coterie.engines import wire
 from coterie.engines.privacy.gaussian_mechanism import clipped
 from coterie.engines.requests import failed
@@ -34,7 +34,7 @@ VALUES = [
     *(Ragged.of([[1.0]]), PerRow(np.zeros(2)), PerCluster(np.zeros(1)), "coterie.cli.main:app", "coterie.:x"),
 ]
 EXCHANGE = {"run": "r", "exchange": [1, 1], "counted": [0, 0], "rows": None, "by": None}
-VIEW = EXCHANGE | {"work": "coterie.deployment.coordinator.identifiability:view", "message": {"p": 2}}
+VIEW = EXCHANGE | {"work": "coterie.deployment.programs.identifiability:view", "message": {"p": 2}}
 TERMS = {"form": "names", "bound": {"v": 1.0}, "noise": 1.0, "sampling": 1.0, "seed": None}
 REQUESTS = {
     "open": {"run": "r", "seed": 0},

@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("cryptography")
 
 from coterie.engines import Faults, checkpoint, wire
-from coterie.engines.node import Node
 from coterie.engines.policy import BelowQuorum, Policy
 from coterie.engines.remote import Remote
 from coterie.engines.secure_sum import Secure, secure_sites
+from coterie.engines.site import Node
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import last, make_federation, quadratic

@@ -13,7 +13,7 @@ from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd import fit as rounds
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
-from coterie.methods.clustered_l2gd.coordinator import (
+from coterie.methods.clustered_l2gd.coins_and_averages import (
     Coordinated,
     Majority,
     communications,

@@ -5,23 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.methods.clustered_l2gd import coordinator, fused_messages
-from coterie.methods.clustered_l2gd.coordinator import communications
+from coterie.methods.clustered_l2gd import coins_and_averages, fused_messages
+from coterie.methods.clustered_l2gd.coins_and_averages import communications
 
 
 def drawn(k, T, p=0.05, seed=0):
-    return coordinator.Coordinated(p).draw(seed, np.arange(T)), coordinator.cluster_coins(
+    return coins_and_averages.Coordinated(p).draw(seed, np.arange(T)), coins_and_averages.cluster_coins(
         seed, np.arange(T), np.full(k, p)
     )
 
 
 def test_coins_do_not_depend_on_how_many_are_drawn_at_a_time():
     p = np.array([0.1, 0.6, 0.3])
-    ((_, globally, locally),) = coordinator.draw(4, 0, 100, coordinator.Coordinated(0.2), p)
+    ((_, globally, locally),) = coins_and_averages.draw(4, 0, 100, coins_and_averages.Coordinated(0.2), p)
     parts = [
         part
         for lo in range(0, 100, 7)
-        for part in coordinator.draw(4, lo, min(7, 100 - lo), coordinator.Coordinated(0.2), p)
+        for part in coins_and_averages.draw(4, lo, min(7, 100 - lo), coins_and_averages.Coordinated(0.2), p)
     ]
     np.testing.assert_array_equal(np.concatenate([g for _, g, _ in parts]), globally)
     np.testing.assert_array_equal(np.concatenate([own for _, _, own in parts]), locally)

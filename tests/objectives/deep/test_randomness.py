@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from coterie.engines import InProcess, checkpoint
 from coterie.methods.fedavg import FedAvg
 from coterie.objectives.deep import Deep
-from coterie.objectives.deep.module_state import held
+from coterie.objectives.deep.random_generators import held
 from coterie.objectives.gradient_steps import Draws
 from tests.messages import names
 

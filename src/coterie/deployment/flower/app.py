@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coterie.deployment.config import Config
+from coterie.deployment.federation_toml import Config
 from coterie.deployment.flower.keys import private
 from coterie.deployment.flower.serve import MARK
 from coterie.deployment.flower.transport import FlowerTransport, Receiver, client_app, server_app
 from coterie.deployment.processes import end_with_parent
-from coterie.deployment.site.config import Member
+from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
 
 Program = Callable[[FlowerTransport, Path, str], object]
@@ -54,7 +54,7 @@ def coordinator(program: Program | None = None) -> Callable[[Any, Any], None]:
         try:
             transport = FlowerTransport(grid, Config.read(folder()).sites)
             if program is None:
-                from coterie.deployment.coordinator.run import run as run_program
+                from coterie.deployment.programs.run import run as run_program
 
                 run_program(transport, folder(), run, digest)
             else:

@@ -171,7 +171,7 @@ class Coordinator(Server):
 
     def program(self, transport: CollabTransport, folder: Path, run_id: str) -> None:
         """The run's program, to its end."""
-        from coterie.deployment.coordinator.run import run
+        from coterie.deployment.programs.run import run
 
         run(transport, folder, run_id, self.digest)
 

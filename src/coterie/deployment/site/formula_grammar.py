@@ -20,7 +20,7 @@ from coterie.data.term_grammar import BASES, STATEFUL
 from coterie.data.terms import formulaic_terms
 from coterie.deployment.column_types import LARGEST
 from coterie.deployment.schema import Schema, design_of, disagreements, excluded
-from coterie.deployment.site.config import RULES, Disclosure
+from coterie.deployment.site.site_toml import RULES, Disclosure
 from coterie.errors import CoterieError, listed, shortened
 from coterie.families import family_named, names_of
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from coterie import files
 from coterie.deployment import logs
-from coterie.deployment.config import BOOK, FEDERATION, PROBLEM, RELEASES, SCHEMA, SITE
+from coterie.deployment.federation_toml import BOOK, FEDERATION, PROBLEM, RELEASES, SCHEMA, SITE
 from coterie.engines import wire
-from coterie.engines.node import Node
 from coterie.engines.requests import clients, covers, numbers
+from coterie.engines.site import Node
 from coterie.errors import LONGEST, CoterieError, shortened
 from coterie.federation import Ints, Ragged
 
@@ -65,7 +65,7 @@ def note_answer(path: Path, request: Any, reply: bytes, seconds: float, node: No
 
 
 def tell_owner(folder: Path, lines: Iterable[str]) -> None:
-    """Write down in a site's folder what does not leave: :data:`~coterie.deployment.config.PROBLEM`."""
+    """Write down in a site's folder what does not leave: :data:`~coterie.deployment.federation_toml.PROBLEM`."""
     text = "".join(f"{line}\n" for line in lines)
     files.write(folder / PROBLEM, [text.encode(errors="replace")], mode=0o600)
 

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from coterie.deployment import toml
-from coterie.deployment.config import BOOK, RELEASES, SCHEMA, Config
-from coterie.deployment.site import objective
-from coterie.deployment.site.config import Member
-from coterie.deployment.site.objective import Prepared
+from coterie.deployment.federation_toml import BOOK, RELEASES, SCHEMA, Config
+from coterie.deployment.site import prepared_data
 from coterie.deployment.site.payload import summary
+from coterie.deployment.site.prepared_data import Prepared
 from coterie.deployment.site.receiver import SiteReceiver
-from coterie.engines.node import Node
+from coterie.deployment.site.site_toml import Member
+from coterie.engines.site import Node
 from coterie.errors import CoterieError
 from coterie.imports import find_in
 
@@ -77,7 +77,7 @@ class LocalTransport:
 def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int | None = None) -> Preview:
     """What a program (as in ``run.toml``) would make a site send.
 
-    ``run`` is :func:`coterie.deployment.coordinator.run.run`; ``min_group`` stands for what ``site.toml`` says. A
+    ``run`` is :func:`coterie.deployment.programs.run.run`; ``min_group`` stands for what ``site.toml`` says. A
     CoterieError says what is wrong with the site's folder.
     """
     find_in(folder)
@@ -105,7 +105,7 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
         found.covers = min((n for n in (found.covers, entry.get("covers")) if n is not None), default=None)
 
     def prepared(folder: Path, here: Member, task: Mapping[str, Any], data: str) -> Prepared:
-        held = objective.prepare(folder, member, task)  # without the fingerprint of the data: nothing is to be kept
+        held = prepared_data.prepare(folder, member, task)  # without the fingerprint of the data: nothing is to be kept
         return held if here.name == member.name and held.labels.dtype.kind == "U" else renamed(held, here.name)
 
     with tempfile.TemporaryDirectory(prefix="preview-", dir=folder, ignore_cleanup_errors=True) as path:

@@ -22,20 +22,20 @@ import numpy as np
 
 from coterie import files
 from coterie.deployment import secure_sum_setup
-from coterie.deployment.config import BOOK, PROBLEM, RELEASES, SCHEMA, SITE, Config
+from coterie.deployment.federation_toml import BOOK, PROBLEM, RELEASES, SCHEMA, SITE, Config
 from coterie.deployment.schema import Schema, disagreements
-from coterie.deployment.site import objective, payload, releases
-from coterie.deployment.site.config import Member
+from coterie.deployment.site import payload, prepared_data, releases
+from coterie.deployment.site.site_toml import Member
 from coterie.engines import checkpoint, wire
-from coterie.engines.node import Node
 from coterie.engines.privacy.gaussian_mechanism import PUBLIC
 from coterie.engines.requests import Answer, answered, failed, need_form
+from coterie.engines.site import Node
 from coterie.errors import CoterieError, NoRows, fitting
 from coterie.federation import Site, Work
 from coterie.options import call
 
 Watch = Callable[[Any, bytes, float, Node | None], None]
-Prepare = Callable[[Path, Member, Mapping[str, Any], str], objective.Prepared]
+Prepare = Callable[[Path, Member, Mapping[str, Any], str], prepared_data.Prepared]
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 FAILS = f"by the rules of its owner it says no more: '{PROBLEM}' in the site's folder says why the work failed."
 LOCK = "lock"
@@ -50,7 +50,7 @@ class SiteReceiver:
     ``watch(request, reply, seconds, node)`` is called after each answer, by default for the site's own ``log.jsonl``.
     ``member`` and ``config`` stand for the folder's ``site.toml`` and ``federation.toml``, and ``drawer``, a folder
     that is soon thrown away, for all that would be kept in the site's; runs are in memory then. ``prepare`` is that of
-    :mod:`coterie.deployment.site.objective`. A CoterieError says what is missing or wrong in the folder.
+    :mod:`coterie.deployment.site.prepared_data`. A CoterieError says what is missing or wrong in the folder.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SiteReceiver:
         member: Member | None = None,
         config: Config | None = None,
         drawer: Path | None = None,
-        prepare: Prepare = objective.prepare,
+        prepare: Prepare = prepared_data.prepare,
     ) -> None:
         self.folder, self._given = Path(folder), member is not None
         self._site_stamp = () if self._given else releases.stamp(self.folder / SITE)
@@ -71,7 +71,7 @@ class SiteReceiver:
         self._watch = watch or partial(payload.note_answer, self._keep / "log.jsonl")
         self._releases = releases.Releases(self._keep / RELEASES, self.member.name)
         self._runs: dict[str, Node] = {}
-        self._prepared: dict[str, objective.Prepared] = {}
+        self._prepared: dict[str, prepared_data.Prepared] = {}
         self._run_stamps: dict[str, tuple[int, ...]] = {}
         self._lock = Lock()
         self._guard = self._guarded()
@@ -128,10 +128,10 @@ class SiteReceiver:
         if not isinstance(request, dict) or not isinstance(request.get("kind"), str):
             raise CoterieError("A request without a kind: use one version of coterie at all sites.")
         if request["kind"] in ("ask", "total"):
-            names = objective.works(request)
+            names = prepared_data.works(request)
             for name in names:
                 self.member.need(request["kind"], name)
-            objective.learn(self.folder, self.member, names)
+            prepared_data.learn(self.folder, self.member, names)
             if self.member.guarded and not self.member.privacy:
                 return self._by_disclosure(request, key)
         return self._guard(request, key)
@@ -161,7 +161,7 @@ class SiteReceiver:
             raise CoterieError("Its owner lets nothing leave that is neither a secure sum nor has noise (plain).")
         need_form(request)
         run, held = request["run"], self._prepared[request["run"]]
-        for name in objective.works(request) if held.parts else ():
+        for name in prepared_data.works(request) if held.parts else ():
             self.member.need_sum(name)
         counts = node.about()["counts"]
         few = bool(np.any(counts < self.member.min_group))  # else sums over clients can tell of none
@@ -295,7 +295,7 @@ class SiteReceiver:
             held = self._prepare(self.folder, self.member, task, data)
         except NoRows as problem:
             reason = str(problem)
-            held = objective.without_clients(task, f"{reason[0].lower()}{reason[1:]}")
+            held = prepared_data.without_clients(task, f"{reason[0].lower()}{reason[1:]}")
         info: dict[str, Any] = {"version": __version__, "notes": list(held.notes), "levels": list(held.levels)}
         info["min_group"] = self.member.min_group
         self._prepared[run] = held

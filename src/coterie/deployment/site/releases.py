@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.deployment.site.config import Disclosure
 from coterie.deployment.site.payload import groups_of
+from coterie.deployment.site.site_toml import Disclosure
 from coterie.engines import checkpoint, wire
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints

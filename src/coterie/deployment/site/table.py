@@ -16,10 +16,10 @@ from coterie.data.design import Design
 from coterie.data.labels import encode, label_text, spelling_notes
 from coterie.data.table import Table
 from coterie.deployment.column_types import LARGEST, Mask, numbers
-from coterie.deployment.config import PROBLEM
+from coterie.deployment.federation_toml import PROBLEM
 from coterie.deployment.schema import Schema, clusters_of, design_of, disagreements
-from coterie.deployment.site.config import RULES, Member
 from coterie.deployment.site.payload import tell_owner
+from coterie.deployment.site.site_toml import RULES, Member
 from coterie.errors import CoterieError, NoRows, listed, shortened
 from coterie.families import family_named
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from coterie import federation, files
 from coterie.engines import wire
-from coterie.engines.node import Node
+from coterie.engines.site import Node
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints
 

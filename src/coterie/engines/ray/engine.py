@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from coterie import federation, files
 from coterie.data.table import as_name, as_names
+from coterie.engines.block_runner import BLOCK
 from coterie.engines.coordinator import Coordinator
 from coterie.engines.loopback import parts
-from coterie.engines.message_layout import roster, shares
 from coterie.engines.policy import Exchanged, Policy
 from coterie.engines.ray import cluster
 from coterie.engines.ray.cluster import ActorSlots, Parts
 from coterie.engines.ray.shards import Asked, load
-from coterie.engines.site_runner import BLOCK
+from coterie.engines.routing import roster, shares
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Roster
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem

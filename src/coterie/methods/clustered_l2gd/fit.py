@@ -22,9 +22,9 @@ from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd import async_al2sgd_theory
 from coterie.methods.clustered_l2gd import async_l2gd_theory as theory
 from coterie.methods.clustered_l2gd.client_work import Monitor, Reply
-from coterie.methods.clustered_l2gd.constants import client_constants, mu_F
-from coterie.methods.clustered_l2gd.coordinator import expected_communications, traffic
+from coterie.methods.clustered_l2gd.coins_and_averages import expected_communications, traffic
 from coterie.methods.clustered_l2gd.options import Options
+from coterie.methods.clustered_l2gd.strong_convexity import client_constants, mu_F
 from coterie.methods.given_strengths import given
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, summarise
 from coterie.methods.stepwise import trace_steps

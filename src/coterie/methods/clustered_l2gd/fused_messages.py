@@ -19,7 +19,7 @@ import numpy as np
 
 from coterie.federation import Clusters, Federation, PerCluster, Site, Work, work
 from coterie.methods.clustered_l2gd.client_work import Reply, local_steps
-from coterie.methods.clustered_l2gd.coordinator import NetworkAverage
+from coterie.methods.clustered_l2gd.coins_and_averages import NetworkAverage
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.clusters import Ties

@@ -29,7 +29,7 @@ from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.holdout import halves
 from coterie.objectives.mean_loss import decode_loss, encode_loss, sizes, value, walk
 from coterie.options import Option, checked
-from coterie.relations.clusterings import by_first
+from coterie.relations.clustering import by_first
 
 
 @dataclass(frozen=True)

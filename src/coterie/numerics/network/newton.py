@@ -18,7 +18,7 @@ import numpy as np
 
 from coterie.numerics.arrays import Floats, Ints, summing
 from coterie.numerics.network.conjugate_gradients import Curvature, EdgeCurvature, conjugate, curvature_times, factor
-from coterie.numerics.network.edges import l1_level, metric_times, norm, penalty_and_slack, project
+from coterie.numerics.network.edge_norms import l1_level, metric_times, norm, penalty_and_slack, project
 from coterie.numerics.network.problem import Certified, Problem, certify
 
 Graph = tuple[Ints, Floats, float]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Bools, Floats, Ints, float_array, kernel
-from coterie.numerics.network.edges import adjoint, metric_times, norm, penalty_and_slack
+from coterie.numerics.network.edge_norms import adjoint, metric_times, norm, penalty_and_slack
 
 INF = float("inf")
 LARGEST = 1e140

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Floats
-from coterie.numerics.network.edges import project_all
+from coterie.numerics.network.edge_norms import project_all
 from coterie.numerics.network.newton import newton
 from coterie.numerics.network.problem import Certified, Problem, certify
 from coterie.numerics.network.splitting import Relaxed, algorithm5

@@ -17,7 +17,7 @@ import numpy as np
 
 from coterie.numerics.arrays import Floats, Ints, summing
 from coterie.numerics.network.conjugate_gradients import EdgeCurvature, conjugate
-from coterie.numerics.network.edges import l1_level, metric_times
+from coterie.numerics.network.edge_norms import l1_level, metric_times
 from coterie.numerics.network.problem import Certified, Problem, certify
 
 RELAX = 1.7

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coterie.errors import RAISED, CoterieError, nearest
 from coterie.objectives.deep.losses import LOSSES, SCORES, Loss
-from coterie.objectives.deep.module_state import Generators
+from coterie.objectives.deep.random_generators import Generators
 from coterie.options import Option, checked
 
 Make = Callable[[], nn.Module]

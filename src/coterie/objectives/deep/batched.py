@@ -19,7 +19,7 @@ from coterie.errors import RAISED
 from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import Architecture
 from coterie.objectives.deep.local_steps import Going, Stepper, padded
-from coterie.objectives.deep.module_state import Snapshot
+from coterie.objectives.deep.module_snapshot import Snapshot
 from coterie.objectives.deep.rows import Rows
 
 NUMBERS = 1 << 24

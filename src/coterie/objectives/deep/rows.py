@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from coterie.errors import RAISED, CoterieError
 from coterie.numerics.arrays import Bools, Ints
 from coterie.objectives.deep.architecture import named, short
-from coterie.objectives.deep.module_state import Generators
+from coterie.objectives.deep.random_generators import Generators
 
 PROBED = 256
 """Of so many clients' Datasets, at most, one row is looked at before anything is trained."""

@@ -20,7 +20,8 @@ from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import MOVING, Architecture, named, put
 from coterie.objectives.deep.batched import Batch, What
 from coterie.objectives.deep.local_steps import Going, Stepper
-from coterie.objectives.deep.module_state import Generators, Seed, Snapshot
+from coterie.objectives.deep.module_snapshot import Snapshot
+from coterie.objectives.deep.random_generators import Generators, Seed
 from coterie.objectives.deep.rows import Rows
 
 LOOK = 2048

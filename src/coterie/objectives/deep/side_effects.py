@@ -20,7 +20,7 @@ from coterie.errors import RAISED, CoterieError, listed
 from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import Architecture
 from coterie.objectives.deep.batched import SLOW, BatchedClients
-from coterie.objectives.deep.module_state import Seed
+from coterie.objectives.deep.random_generators import Seed
 from coterie.objectives.deep.rows import Rows
 from coterie.objectives.deep.sequential import ModuleWorkspace, SequentialClients
 

@@ -1,0 +1,182 @@
+"""The check of all sites before a run: their clocks, versions and schemas. No row moves."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.deployment.federation_toml import SCHEMA, Config
+from coterie.deployment.schema import Schema, unite
+from coterie.engines import checkpoint, wire
+from coterie.errors import LONGEST, CoterieError, listed, shortened
+
+if TYPE_CHECKING:
+    from coterie.engines.remote import Transport
+
+
+RESULT = "result/check.json"
+PATIENCE = 60.0
+"""Seconds in which sites must answer."""
+DRIFT = 60.0
+"""Seconds by which a clock may differ, beside the time that messages take."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a check found.
+
+    Of each site: what is wrong, its version of coterie ("" where it did not say), seconds by which its clock is ahead.
+    Of all: where sites differ (``problems``), the coordinator's schema with all sites' levels, which of these it has
+    not yet (``added``), and whether it has none at all (``without``).
+    """
+
+    sites: dict[str, list[str]]
+    versions: dict[str, str] = field(default_factory=dict)
+    clocks: dict[str, float] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    schema: dict[str, Any] = field(default_factory=dict)
+    added: list[str] = field(default_factory=list)
+    without: bool = False
+
+    @property
+    def sound(self) -> bool:
+        """Whether a run can begin."""
+        return not self.problems and not any(self.sites.values())
+
+    def lines(self) -> list[str]:
+        """The report for people."""
+        out = []
+        for name, wrong in self.sites.items():
+            state = f"coterie {self.versions[name]}" if self.versions.get(name) else "no answer"
+            out.append(f"{name}: {state}{', ' + '; '.join(wrong) if wrong else ', ready'}")
+        out += [f"Schemas differ: {problem}." for problem in self.problems]
+        if self.added:
+            out.append(
+                f"Sites have levels that the schema does not have: {listed(self.added, 50)}. Add them with --unite."
+            )
+        if self.without:
+            out.append("The coordinator has no schema.toml yet: --unite makes one of those of the sites.")
+        return out
+
+
+def check_sites(transport: Transport, schema: Schema | None, timeout: float = PATIENCE) -> Report:
+    """Ask all sites how they stand, and wait ``timeout`` seconds; ``schema`` is the coordinator's."""
+    from coterie import __version__
+
+    own = None if schema is None else schema.plain()
+    request = wire.encode({"kind": "check", "schema": own})
+    before = time.time()
+    answers = transport.send(dict.fromkeys(transport.sites, request), timeout)
+    after = time.time()
+    report = Report({name: [] for name in sorted(transport.sites)})
+    proposals: dict[str, Schema] = {}
+    for name, wrong in report.sites.items():
+        said = _answer_or_problem(answers.get(name), wrong)
+        if said is None:
+            continue
+        report.versions[name] = shortened(said["version"], 40)
+        if report.versions[name] != __version__:
+            wrong.append(f"it has coterie {report.versions[name]}, and the coordinator {__version__}: install one")
+        if said["name"] != name:
+            wrong.append(f"it calls itself '{shortened(said['name'], 80)}': another site's folder is used there")
+        ahead = report.clocks[name] = _ahead(said["clock"], before, after)
+        if abs(ahead) > DRIFT:
+            wrong.append(f"its clock is {_duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}: set it")
+        wrong += [shortened(problem) for problem in said["problems"]]
+        try:
+            if said["columns"]:
+                proposals[name] = Schema.of(said["columns"])
+        except CoterieError as problem:
+            wrong.append(f"its answer cannot be used ({shortened(str(problem).rstrip('.'))})")
+    united, problems = unite(proposals, schema)
+    known = {} if schema is None else schema.columns
+    added = [
+        f"{shortened(repr(level), 80)} of '{shortened(name, 80)}'"
+        for name, column in united.columns.items()
+        for level in column.levels
+        if name in known and level not in known[name].levels
+    ]
+    return replace(
+        report,
+        problems=list(map(shortened, problems)),
+        schema=united.plain(),
+        added=added,
+        without=schema is None and bool(proposals),
+    )
+
+
+def run_check(transport: Transport, folder: Path, run_id: str, add_levels: bool = False) -> Report:
+    """The check as the program of a run: its report goes to ``result/check.json`` in the coordinator's folder.
+
+    ``add_levels`` adds the sites' levels to the coordinator's schema, if nothing is wrong with it.
+    """
+    config = Config.read(folder)
+    path = folder / SCHEMA
+    report = check_sites(
+        transport, Schema.read(path) if path.exists() else None, config.policy.get("deadline", PATIENCE)
+    )
+    if add_levels and not report.problems and report.schema:
+        Schema.of(report.schema).write(path)
+        report = replace(report, added=[], without=False)
+    checkpoint.write(folder / "runs" / run_id / RESULT, [json.dumps(asdict(report), indent=1).encode()])
+    return report
+
+
+def read_report(folder: Path, run_id: str) -> Report:
+    """The report that :func:`run_check` left."""
+    path = folder / "runs" / run_id / RESULT
+    try:
+        return Report(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as problem:
+        raise CoterieError(f"The check left no report in '{path}': {problem}.") from problem
+
+
+def _answer_or_problem(answer: bytes | None, wrong: list[str]) -> dict[str, Any] | None:
+    """A site's answer, or what is wrong with it."""
+    if answer is None:
+        wrong.append("it did not answer: start it with 'coterie federation start-site'")
+        return None
+    try:
+        said = wire.decode(answer)
+    except CoterieError as problem:
+        wrong.append(f"its answer cannot be read ({str(problem).rstrip('.')})")
+        return None
+    for trouble in ("garbled", "failed", "refused"):
+        if isinstance(said, dict) and trouble in said:
+            wrong.append(f"it answers: {shortened(str(said[trouble]), LONGEST).rstrip('.')}")
+            return None
+    if not isinstance(said, dict) or not _is_answer(said):
+        wrong.append("its answer is none of coterie's")
+        return None
+    return said
+
+
+def _is_answer(said: Mapping[str, Any]) -> bool:
+    """Whether an answer is one to a check, each part of its kind."""
+    problems, clock = said.get("problems"), said.get("clock")
+    return (
+        said.get("done") == "check"
+        and all(isinstance(said.get(name), str) for name in ("name", "version"))
+        and isinstance(clock, int | float)
+        and abs(clock) < 1e12
+        and (said.get("columns") is None or isinstance(said["columns"], dict))
+        and isinstance(problems, list)
+        and all(isinstance(problem, str) for problem in problems)
+    )
+
+
+def _ahead(clock: float, before: float, after: float) -> float:
+    """Seconds by which a clock is ahead for certain: 0 if it read a time while the messages were on their way."""
+    return clock - after if clock > after else min(clock - before, 0.0)
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 0.95 * size:
+            n = seconds / size
+            return f"{n:.1f} {unit}s" if abs(n - round(n)) > 0.05 else f"{round(n)} {unit}{'s' * (round(n) > 1)}"
+    return f"{seconds:.0f} seconds"

@@ -1,0 +1,252 @@
+"""What a coordinator does in a run, over any transport: a program is verified, carried out, and its result kept."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from coterie import files
+from coterie.deployment import secure_sum_setup
+from coterie.deployment.federation_toml import RUN, SCHEMA, Config
+from coterie.deployment.logs import RunLog
+from coterie.deployment.programs.check import run_check
+from coterie.deployment.programs.run_toml import CHECK, RunConfig, digest
+from coterie.deployment.schema import Schema, clusters_of, design_of
+from coterie.engines import checkpoint
+from coterie.engines.policy import BelowQuorum, Exchanged, Policy
+from coterie.engines.remote import Remote, Transport
+from coterie.errors import CoterieError, fitting, nearest
+from coterie.families import DEFAULT
+from coterie.imports import import_object
+from coterie.methods.registry import TRAINED, trained_method
+from coterie.options import Option, call, check, of
+from coterie.runs.loop import follow
+
+RESULT, JOURNAL = "result", "journal"
+PATIENT: dict[str, Any] = {
+    "deadline": 240.0, "retries": 10**6, "pause": 0.5, "min_clients": "all", "strict": False, "rejoin": 30.0,
+}  # fmt: skip
+"""Policy of a deployed run where nothing else is said: a site has four minutes to come back, none may be missing."""
+
+
+def run(transport: Transport, folder: str | Path, run_id: str, expected: str | None = None) -> None:
+    """Run the program of ``folder/runs/<run_id>``, or go on with it, and leave its result there.
+
+    The sites are those that the engine vouches for. ``expected`` is the digest of the program that the command named.
+    A CoterieError, which ``status.json`` has too, says what ends it; a BelowQuorum, that it goes on if it is run again.
+    """
+    folder = files.local(folder)
+    home = folder / "runs" / run_id
+    log = RunLog(home, tuple(transport.sites))
+    try:
+        if expected is not None and digest(folder, run_id) != expected:
+            raise CoterieError(f"'{home / RUN}' is not what the command wrote: give the run another name.")
+        program, config = RunConfig.read(home / RUN), Config.read(folder)
+        if program.program == CHECK:
+            run_check(transport, folder, run_id, bool(program.options.get("unite")))
+        else:
+            _run(transport, folder, home, program, config, log)
+    except BelowQuorum as problem:
+        log.end("below quorum", str(problem))
+        raise
+    except OSError as problem:
+        why = (problem.strerror or str(problem)).lower()
+        text = f"The coordinator cannot write in '{home}' ({why}): put that right, then run again, and it goes on."
+        log.end("failed", text)
+        raise CoterieError(text) from problem
+    except Exception as problem:
+        log.end("failed", str(problem) or type(problem).__name__)
+        raise
+    except BaseException:
+        log.end("stopped", "It was ended from outside; run again, and it goes on.")
+        raise
+    log.end("finished")
+
+
+def verify(folder: Path, program: RunConfig, config: Config) -> None:
+    """Raise for what a program's coordinator, whose folder it is, can know to be wrong without a row.
+
+    That is: options and values that the method does not have, a formula that does not fit the schema, and a function
+    that cannot be found or called with the options.
+    """
+    policy(config.policy)
+    if program.program == CHECK:
+        return
+    if "factory" not in (task := program.task):
+        from coterie.data.prepare_table import check_choices
+
+        check_choices(task.get("family", DEFAULT), task.get("missing", "error"))
+        if "formula" in task and (folder / SCHEMA).exists():
+            schema = Schema.read(folder / SCHEMA)
+            design_of(schema, task)
+            named = [*(task.get(role) for role in ("client", "offset", "weights")), *clusters_of(task)]
+            if lost := [name for name in named if name and name not in schema.columns]:
+                raise CoterieError(f"The schema has no column '{lost[0]}'.{nearest(lost[0], schema.columns)}")
+    if program.fits:
+        from coterie.deployment.programs.fit import settled
+
+        if config.privacy:
+            raise CoterieError(
+                f"The sums of method '{program.program}' have no bound, so noise cannot make them private: leave "
+                "[privacy] out of federation.toml, or train a model by its name."
+            )
+        settled(program, schema_of(folder), program.seeded(config))
+    elif program.program in TRAINED:
+        training(program, program.seeded(config))
+    else:
+        function(folder, program)
+
+
+def schema_of(folder: Path) -> Schema:
+    """The coordinator's schema."""
+    path = folder / SCHEMA
+    if not path.exists():
+        raise CoterieError(f"The coordinator has no {SCHEMA}: 'coterie federation check --unite' makes one.")
+    return Schema.read(path)
+
+
+@dataclass(frozen=True)
+class TrainingLength:
+    """How long a method trains."""
+
+    rounds: Annotated[int, Option("Of training.", low=1)] = 20
+    keep_every: Annotated[int, Option("Rounds after which its state is kept.", low=1)] = 10
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def training(program: RunConfig, seed: int) -> tuple[Any, TrainingLength]:
+    """A method that trains at home, and for how long."""
+    options, found = dict(program.options), trained_method(program.program)
+    length = TrainingLength(**{key: options.pop(key) for key in ("rounds", "keep_every") if key in options})
+    found.check(options)
+    if several := [key for key, value in options.items() if found.several(key, value)]:
+        raise CoterieError(
+            f"{several[0]} must be one value: the best of several is chosen where all rows are together."
+        )
+    return found.make(seed, **options), length
+
+
+def function(folder: Path, program: RunConfig) -> Any:
+    """A program of the coordinator's owner, which takes the federation and the options."""
+    found = import_object(program.program, folder=folder)
+    if isinstance(found, type):
+        raise CoterieError(
+            f"'{program.program}' is a class, and a program is a function that is called with the federation: write "
+            "one that runs the method and returns what is to be kept."
+        )
+    try:
+        inspect.signature(found).bind(None, **program.options)
+    except (TypeError, ValueError) as problem:
+        raise CoterieError(
+            f"'{program.program}' cannot be called with the federation and these options: {problem}."
+        ) from problem
+    return found
+
+
+def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, config: Config, log: RunLog) -> None:
+    verify(folder, program, config)
+    schema = Schema.read(folder / SCHEMA) if (folder / SCHEMA).exists() else None
+    feds: list[Remote] = []
+
+    def opened(part: str = "", **task: Any) -> Remote:
+        """The federation of the run, or of a part of it, whose exchanges are counted on."""
+        before = sum(fed.number for fed in feds)
+
+        def watch(event: Exchanged) -> None:
+            log(replace(event, number=before + event.number))
+            log.quarantine({site: why for fed in feds for site, why in fed.quarantined.items()})
+
+        fed = Remote(
+            transport,
+            run=f"{home.name}.{part}" if part else home.name,
+            task=program.asked(schema) | task,
+            seed=program.seeded(config),
+            policy=policy(config.policy),
+            journal=home / JOURNAL / part,
+            watch=watch,
+            secure=secure_sum_setup.settings(config),
+        )
+        feds.append(fed)
+        return fed
+
+    went = (home / JOURNAL / "participants").exists()
+    fed = opened()
+    log.opened({name: len(rows) for name, rows in zip(fed.names, fed.sites, strict=True)}, fed.away)
+    if not (program.fits or program.program in TRAINED):
+        _save(home / RESULT, dict(function(folder, program)(fed, **program.options)))
+        return
+    with fitting(f"The journal of run '{home.name}'", "Run again under another name.") if went else nullcontext():
+        if program.fits:
+            from coterie.deployment.programs.fit import fit
+
+            schema = schema_of(folder)
+            fit(fed, program, schema, lambda result: result.save(home / RESULT), opened, secure=bool(config.secure))
+        else:
+            _save(home / RESULT, _trained(fed, program, config))
+
+
+def policy(given: Mapping[str, Any]) -> Policy:
+    """The policy of a deployed run, from ``[policy]`` of ``federation.toml``."""
+    return of(Policy, PATIENT | dict(given), "[policy]")
+
+
+def _trained(fed: Any, program: RunConfig, config: Config) -> dict[str, Any]:
+    """The state at the end of a method that trains at home; it is kept in the journal every few rounds."""
+    method, length = training(program, program.seeded(config))
+    home = fed
+    if config.privacy:
+        from coterie.engines.privacy import Private
+
+        fed = call(Private, {"rounds": length.rounds} | config.privacy, "[privacy]", fed)
+    kept = fed.kept
+    begun = dict(kept) if kept is not None else method.init(fed)
+
+    def keep(state: Mapping[str, Any], _: bool) -> None:
+        if state["t"] % length.keep_every == 0:
+            fed.keep(state)
+
+    state, _ = follow(method, fed, begun, length.rounds, keep=keep)
+    found = {**state, "ledger": home.ledger.as_dict(), "clients": [str(label) for label in home.participants.labels]}
+    return found | ({"privacy": fed.statement} if config.privacy else {})
+
+
+def _save(folder: Path, found: Mapping[str, Any]) -> None:
+    """Arrays in ``arrays.safetensors``, and all else in ``result.json``, which is written last."""
+    from safetensors.numpy import save
+
+    flat = dict(_flattened("", found))
+    arrays = {
+        k: np.ascontiguousarray(v) for k, v in flat.items() if isinstance(v, np.ndarray) and v.dtype.kind in "biuf"
+    }
+    rest = {k: _as_json(v) for k, v in flat.items() if k not in arrays}
+    checkpoint.write(folder / "arrays.safetensors", [save(arrays)])
+    checkpoint.write(folder / "result.json", [json.dumps(rest, indent=1, ensure_ascii=False).encode()])
+
+
+def _flattened(prefix: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        yield prefix, value
+        return
+    for name, inner in value.items():
+        yield from _flattened(f"{prefix}.{name}" if prefix else str(name), inner)
+
+
+def _as_json(value: Any) -> Any:
+    """A value as JSON has it; numbers that are none become None."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [_as_json(v) for v in value]
+    return value if isinstance(value, str | bool | int) or value is None else str(value)

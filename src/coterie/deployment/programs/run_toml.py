@@ -1,0 +1,84 @@
+"""What ``runs/<id>/run.toml`` says: a method by name, a program of its owner's, or a check, and what it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from coterie import files
+from coterie.deployment import toml
+from coterie.deployment.federation_toml import RUN, Config
+from coterie.errors import CoterieError, nearest
+from coterie.methods.registry import FITTED, TRAINED
+from coterie.options import Option, check
+
+if TYPE_CHECKING:
+    from coterie.deployment.schema import Schema
+
+CHECK = "check"
+_NETWORKED = "similarity-network"
+
+
+def _known(name: str) -> str:
+    """A program's name, if there is one."""
+    if name in names() or ":" in name:
+        return name
+    known = nearest(name, names()) or f" There are {', '.join(names())}, or module:function."
+    raise CoterieError(f"There is no program {name!r}.{known}")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What ``run.toml`` says."""
+
+    program: Annotated[str, Option("A method by name, module:function, or check.", read=_known)]
+    task: Annotated[dict[str, Any], Option("A factory and its options, or what a table's task takes.")] = field(
+        default_factory=dict
+    )
+    options: Annotated[dict[str, Any], Option("Of the program.")] = field(default_factory=dict)
+    seed: Annotated[int | None, Option("By default the federation's.", low=0)] = None
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.program in FITTED and "formula" not in self.task:
+            raise CoterieError(f"Method '{self.program}' needs a formula in [task] (--formula).")
+        if self.program in TRAINED and "factory" not in self.task and self.program not in FITTED:
+            raise CoterieError(
+                f"Method '{self.program}' needs an objective that the sites make: a factory in [task] "
+                "(--objective module:function)."
+            )
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is a method of ``coterie fit`` on tables."""
+        return self.program in FITTED and "factory" not in self.task
+
+    @classmethod
+    def read(cls, path: Path) -> RunConfig:
+        """From ``run.toml``; a CoterieError says what is wrong with it."""
+        return toml.into(cls, path, "the program of a run")
+
+    def seeded(self, config: Config) -> int:
+        """Its seed, or the federation's."""
+        return config.seed if self.seed is None else self.seed
+
+    def asked(self, schema: Schema | None) -> dict[str, Any]:
+        """The task as it is sent to the sites."""
+        if "factory" in self.task:
+            options = self.task.get("options", {})
+            return {"kind": "factory", "name": self.task["factory"], "options": options}
+        return {"kind": "table", **self.task, "schema": None if schema is None else schema.plain()}
+
+
+def digest(folder: Path, run_id: str) -> str:
+    """Of the ``run.toml`` that a command has written, so that an engine's process runs no other; "" of none."""
+    path = folder / "runs" / run_id / RUN
+    return blake2b(files.content(path), digest_size=16).hexdigest() if path.exists() else ""
+
+
+def names() -> list[str]:
+    """Programs by name."""
+    fits = [name for name in FITTED if name != _NETWORKED]
+    return [*fits, *(t for t in TRAINED if t not in FITTED and not TRAINED[t].pool_rows), CHECK]

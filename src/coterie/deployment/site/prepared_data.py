@@ -1,0 +1,224 @@
+"""From a site's own files and the task of a run to what the site computes on; prepared arrays are kept on disk."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from pathlib import Path
+from traceback import format_exception
+from typing import Any
+
+import numpy as np
+
+from coterie.deployment.federation_toml import PROBLEM, SCHEMA
+from coterie.deployment.schema import Schema, clusters_of
+from coterie.deployment.site.payload import tell_owner
+from coterie.deployment.site.releases import Behind
+from coterie.deployment.site.site_toml import Member
+from coterie.deployment.site.table import ROWS, arrays, guarded_arrays, told_counts, travelling
+from coterie.engines import checkpoint, wire
+from coterie.errors import CoterieError, NoRows
+from coterie.families import DEFAULT
+from coterie.federation import find_work
+from coterie.imports import import_object
+
+KINDS = ("table", "factory")
+_TABLE: dict[str, Any] = {
+    "formula": None, "family": DEFAULT, "client": None, "cluster": (), "offset": None, "weights": None,
+    "missing": "error", "schema": None, "hold": None, "mean_weight": None,
+}  # fmt: skip
+_FORM = 4
+"""Of prepared arrays in the cache."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What one site computes on: an objective of its m clients, sorted by cluster, and who they are.
+
+    Labels are numbers or text; clusters count from 0 and are sorted; ``levels`` are labels of each client's clusters by
+    column, fine to coarse. ``notes`` say, without a value, how the table was read. Where rules of disclosure hold,
+    ``counts`` are the rows of each client that may be told, ``parts`` the rows behind the objective, and those that are
+    held out beside it, and ``width`` is the number of columns of the formula.
+    """
+
+    objective: Any
+    labels: np.ndarray[Any, Any]
+    clusters: np.ndarray[Any, np.dtype[np.int64]]
+    ids: np.ndarray[Any, np.dtype[np.uint64]]
+    levels: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    counts: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    parts: tuple[Behind, ...] = ()
+    width: int = 0
+
+
+def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "") -> Prepared:
+    """What a site computes on for a task.
+
+    A CoterieError says what is wrong with it or with the data; it is a :class:`NoRows` where no row is left. A
+    table's task (:data:`_TABLE`): without a client column the site is the client, without a schema it is the site's
+    own; ``hold`` names a split (:func:`coterie.deployment.site.holdout.split_holdout`), ``mean_weight`` is that of
+    all sites, by which weights are divided. Arrays of a table are kept under ``data``, the fingerprint of its file.
+    A factory's task, ``{"kind": "factory", "name": "module:function", "options"}``, is called as ``function(path of
+    the data, site=name, **options)`` and returns an objective, labels of its clients and, if any, of their
+    clusters.
+    """
+    kind = task.get("kind")
+    if kind not in KINDS:
+        raise CoterieError(f"There is no task of kind {kind!r}: use one version of coterie at all sites.")
+    if kind == "factory":
+        return _from_factory(folder, member, task)
+    task = _TABLE | {k: v for k, v in task.items() if k != "kind"}
+    if strange := task.keys() - _TABLE.keys():
+        raise CoterieError(f"A task of a table has no '{min(strange)}': use one version of coterie at all sites.")
+    hold, mean = task.pop("hold"), task.pop("mean_weight")
+    if mean is not None and not (type(mean) is float and 1e-60 <= mean <= 1e60):
+        raise CoterieError("The mean weight of a run is a number above 0: use one version of coterie at all sites.")
+    found = _from_table(folder, member, task, data)
+    if hold is not None:
+        from coterie.deployment.site.holdout import split_holdout
+        from coterie.evidence.splits import share
+
+        o, held = split_holdout(found.objective, found.labels, found.ids, hold)
+        found = replace(found, objective=o, parts=tuple(p.take(rows) for p in found.parts for rows in (~held, held)))
+        if (counts := found.counts) is not None:
+            tested = share(counts, found.ids, hold["fraction"], hold["seed"], hold["repeat"])
+            counts = told_counts(np.minimum(tested, counts - tested), found.clusters, member.min_group)
+            found = replace(found, counts=counts)
+    if mean is not None:
+        o = found.objective
+        aside = {} if hold is None else {"held": replace(o.held, weights=o.held.weights / mean)}
+        found = replace(found, objective=replace(o, weights=o.weights / mean, **aside))
+    return found
+
+
+def _from_table(folder: Path, member: Member, task: Mapping[str, Any], data: str) -> Prepared:
+    """What a table gives, from the cache if it is there."""
+    from coterie import __version__
+    from coterie.objectives.glm import GLM
+
+    own = Schema.read(folder / SCHEMA)
+    agreed = own if task["schema"] is None else Schema.of(task["schema"], "the schema of the run")
+    rules = [member.guarded, member.min_group, str(member.disclosure)]
+    key = json.dumps([__version__, _FORM, data, member.name, rules, own.plain(), agreed.plain(), task], sort_keys=True)
+    path = folder / "cache" / f"{blake2b(key.encode(), digest_size=16).hexdigest()}"
+    a = read_cached(path, key) if data else None
+    if a is None:
+        a = (guarded_arrays if member.guarded else arrays)(folder, member, task, own, agreed)
+        if data:
+            write_cached(path, key, a)
+    objective = GLM(**{name: a[name] for name in (*ROWS, "family")})
+    found = Prepared(objective, a["labels"], a["clusters"], a["ids"], dict(a["levels"]), tuple(a["notes"]))
+    if "row_ids" not in a:
+        return found
+    part = Behind(a["row_ids"], np.asarray(a["stops"] - a["starts"]), a["labelled"], a["values"], a["cells"])
+    return replace(found, counts=a["counts"], parts=(part,), width=a["width"])
+
+
+def without_clients(task: Mapping[str, Any], note: str) -> Prepared:
+    """What a site holds that has no rows for a task: no clients."""
+    from coterie.objectives.glm import GLM
+
+    none, whole, text = np.empty(0), np.empty(0, np.int64), np.empty(0, "U1")
+    objective = GLM(np.empty((0, 1)), none, none, none, whole, whole)
+    return Prepared(objective, text, whole, np.empty(0, np.uint64), dict.fromkeys(clusters_of(task), text), (note,))
+
+
+def _from_factory(folder: Path, member: Member, task: Mapping[str, Any]) -> Prepared:
+    """An objective by a factory that the site's owner allows."""
+    name, options = task.get("name"), task.get("options") or {}
+    if not isinstance(name, str) or ":" not in name or name not in member.allow:
+        raise CoterieError(
+            f"The objective {name!r} is not allowed here: the owner of the site adds it to allow in site.toml."
+        )
+    make = import_object(name, folder=folder)
+    path = (folder / member.data).resolve() if member.data else folder
+    try:
+        inspect.signature(make).bind(path, site=member.name, **options)
+    except (TypeError, ValueError) as problem:
+        raise CoterieError(
+            f"{name!r} cannot be called with the path, site=... and the options of the run: {problem}."
+        ) from problem
+    try:
+        made = make(path, site=member.name, **options)
+    except OSError:
+        raise
+    except Exception as problem:
+        if not member.guarded:
+            raise
+        tell_owner(folder, ["".join(format_exception(problem)).rstrip()])
+        if isinstance(problem, NoRows):
+            raise NoRows(f"{name} made no clients.") from problem
+        raise CoterieError(f"{name!r} fails here: '{PROBLEM}' in the site's folder says why.") from problem
+    if isinstance(made, Prepared):
+        return made
+    objective, labels, *rest = made
+    if len(objective) == 0:
+        raise NoRows(f"{name} made no clients.")
+    from coterie.data.labels import encode, label_ids
+
+    labels = np.asarray(labels)
+    groups = encode(np.asarray(rest[0]) if rest else np.zeros(len(objective), dtype=np.int64))
+    order = np.lexsort((encode(labels).codes, groups.codes))  # as the coordinator puts all sites' clients
+    clusters = groups.codes[order]
+    levels = {"cluster": travelling(groups.labels)[clusters]} if rest else {}
+    return Prepared(objective.take(order), travelling(labels[order]), clusters, label_ids(labels[order]), levels)
+
+
+def works(request: Mapping[str, Any]) -> list[str]:
+    """The works that a request names: its own and, of a sum with noise, those that are inside of it."""
+    names, message = [str(request.get("work"))], request.get("message")
+    while names[-1].startswith("coterie.engines.privacy.") and isinstance(message, Mapping) and "inner" in message:
+        names.append(str(message["inner"]))
+        message = message.get("message")
+    return names
+
+
+def learn(folder: Path, member: Member, names: Iterable[str]) -> None:
+    """Make works known here: import their modules if the owner of the site allows it; a CoterieError if they stay so.
+
+    A message can choose among the modules that ``allow`` in ``site.toml`` names, with or without a function of theirs.
+    No other is imported. Works of coterie, and of what the owner's own code has imported, are known as they are.
+    """
+    mine = {entry.partition(":")[0] for entry in member.allow}
+    for name in names:
+        module = name.partition(":")[0]
+        remedy = f"its owner puts '{module}' into the site's folder and adds it to allow in site.toml"
+        if module in mine:
+            import_object(module, folder=folder)
+            remedy = f"'{module}' has none of this name, so give all sites the same one"
+        try:
+            find_work(name)
+        except CoterieError as problem:
+            remedy = "use one version of coterie at all sites" if module.split(".")[0] == "coterie" else remedy
+            raise CoterieError(f"The work {name!r} is not known here: {remedy}.") from problem
+
+
+KEPT = 8
+"""Tasks whose arrays are kept: those that were used last. Any other's are made again when it is asked for."""
+
+
+def read_cached(path: Path, key: str) -> Any:
+    """What a file holds under ``key``; None where there is none, it is damaged, or it holds something else."""
+    try:
+        found = checkpoint.read(path)
+    except CoterieError:
+        return None
+    if not isinstance(found, list) or len(found) != 2 or found[0] != key:
+        return None
+    with suppress(OSError):
+        os.utime(path)  # in use: not the next to go
+    return found[1]
+
+
+def write_cached(path: Path, key: str, arrays: Any) -> None:
+    """Write a file, and remove those beside it that were not used for longest."""
+    others = [other for other in path.parent.glob("*") if other != path]
+    for old in sorted(others, key=lambda file: file.stat().st_mtime_ns)[: max(len(others) + 1 - KEPT, 0)]:
+        old.unlink(missing_ok=True)
+    checkpoint.write(path, wire.pieces([key, arrays]))

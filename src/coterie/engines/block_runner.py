@@ -1,0 +1,242 @@
+"""Work on clients in memory blocks, blocks in threads, results and state in a fixed order."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from coterie.engines.client_state import Store
+from coterie.engines.ledger import nbytes
+from coterie.engines.reduction import Adder, Gather, Segments, checked
+from coterie.engines.routing import compact, localise
+from coterie.errors import CoterieError
+from coterie.federation import Array, Ints, Ragged, Rows, Site, State, Work, readonly, work_name
+
+T = TypeVar("T")
+_ALL = Segments(None, np.zeros(1, np.int64), slice(0, 1))
+BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some clients of a request: their view, positions in the request, clients, and clusters in messages."""
+
+    site: Site
+    at: Rows
+    rows: Rows
+    present: Rows
+
+
+@dataclass
+class Plan:
+    """A request cut into blocks, in client order; kept where the same request comes again."""
+
+    n: int
+    blocks: list[Block]
+    clusters: Ints
+    whole: bool
+    _last: tuple[Ints, list[Segments]] | None = None
+    _by_cluster: list[Segments] | None = None
+
+    def by_cluster(self) -> list[Segments]:
+        """Segments of the requests' own clusters in every block."""
+        if self._by_cluster is None:
+            self._by_cluster = [Segments.of(self.clusters[b.at]) for b in self.blocks]
+        return self._by_cluster
+
+    def segmented(self, labels: Ints | None) -> list[Segments]:
+        """Segments of ``labels`` (aligned with the request; None: all are one) in every block; the last are kept."""
+        if labels is None:
+            return [_ALL] * len(self.blocks)
+        if self._last is None or not (self._last[0] is labels or np.array_equal(self._last[0], labels)):
+            self._last = labels, [Segments.of(labels[b.at]) for b in self.blocks]
+        return self._last[1]
+
+
+class Runner:
+    """Runs work on all clients of one site, sorted by cluster, whose state reads from ``store.arrays``.
+
+    ``threads`` blocks run at a time (by default one for each core), of ``block`` clients. Results depend on the block
+    through the order of sums alone, and on threads not at all.
+    """
+
+    def __init__(self, site: Site, store: Store, threads: int | None = None, block: int = BLOCK) -> None:
+        self.site, self.store, self.block = site, store, block
+        self.threads = threads or os.cpu_count() or 1
+        self.gradients = 0
+        self._plans: dict[tuple[bool, bool], Plan] = {}
+        self._last: tuple[Ints, bool, Plan] | None = None
+
+    def planned(self, rows: Ints | None, cut: bool, renumber: bool = False, whole: bool = False) -> Plan:
+        """The plan of a request, as :meth:`plan` makes it; the one for everyone and the last other one are kept.
+
+        Nobody may change ``rows``. ``renumber``: ``PerCluster`` values have rows for the clusters of this request only,
+        not for all of the site. ``whole``: everyone must be one block.
+        """
+        clusters = self.site.clusters
+        if rows is None:
+            if (cut, whole) not in self._plans:
+                self._plans[cut, whole] = self.plan(None, clusters, cut, len(clusters) if whole else self.block)
+            return self._plans[cut, whole]
+        if self._last is None or self._last[1] != cut or not np.array_equal(self._last[0], rows):
+            numbers = clusters[rows]
+            if renumber:  # by their places among those that occur
+                occur = np.bincount(numbers) > 0
+                numbers = (np.cumsum(occur) - 1)[numbers]
+            self._last = rows, cut, self.plan(rows, numbers, cut)
+        return self._last[2]
+
+    def plan(self, rows: Ints | None, clusters: Ints, cut: bool = False, block: int | None = None) -> Plan:
+        """Cut a request into blocks.
+
+        ``rows`` (n,) are the clients of the requests, in any order with repeats, None for all; ``clusters`` (n,) the
+        row of each in ``PerCluster`` values. ``cut``: also between clusters, so that every block has one.
+        """
+        n, order, unique = len(clusters), None, True
+        if n == 0:
+            return Plan(0, [], clusters, False)
+        if rows is not None:
+            if np.any(rows[1:] < rows[:-1]):
+                order = np.argsort(rows, kind="stable")
+                rows = rows[order]
+            unique = not np.any(rows[1:] == rows[:-1])
+        ordered = clusters if order is None else clusters[order]
+        edges = np.arange(0, n, block or self.block)
+        if cut:
+            edges = np.union1d(edges, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)
+        blocks = []
+        for lo, hi in zip(edges, [*edges[1:], n], strict=True):
+            at = slice(int(lo), int(hi)) if order is None else order[lo:hi]
+            here = slice(int(lo), int(hi)) if rows is None else compact(rows[lo:hi])
+            blocks.append(self._block(at, here, ordered[lo:hi], unique))
+        return Plan(n, blocks, clusters, unique and n == len(self.site))
+
+    def _block(self, at: Rows, rows: Rows, clusters: Ints, unique: bool) -> Block:
+        view = self.site.take(rows)
+        fresh = np.concatenate([[True], clusters[1:] != clusters[:-1]])
+        view.clusters = readonly(np.cumsum(fresh) - 1)
+        view.ids, view.weights = readonly(view.ids), readonly(view.weights)
+        view.state = State(self.store.arrays, rows, len(view), unique)
+        view._tally = [0]
+        return Block(view, at, rows, compact(clusters[fresh]))
+
+    def rows(self, plan: Plan, work: Work, message: Mapping[str, Any], cut: bool) -> tuple[dict[str, Any], int]:
+        """What work replies, a row for each request, and bytes of the rows; ``cut`` as in :meth:`plan`."""
+        gather, size = Gather(plan.n, cut), 0
+        for block, reply in zip(plan.blocks, self.run(plan, work, message, owned), strict=True):
+            gather.add(block.at, reply)
+            for value in reply.values():
+                size += sum(map(nbytes, value)) if isinstance(value, list) else nbytes(value)
+        return gather.result(), size
+
+    def sums(
+        self, plan: Plan, work: Work, message: Mapping[str, Any], by: Ints | str | None, groups: int | None, cut: bool
+    ) -> tuple[dict[str, Any], int]:
+        """Sums of what work replies, and bytes of the rows, which are added as they come and never exist all at once.
+
+        ``by``: the label of each request below ``groups``, "cluster", or None for one sum, without an axis of groups.
+        """
+        by_cluster, size = isinstance(by, str), 0
+        segments = plan.by_cluster() if isinstance(by, str) else plan.segmented(by)
+        adder = Adder(groups, cut and by_cluster)
+        for segment, (sums, sent) in zip(segments, self.run(plan, work, message, summed(segments)), strict=True):
+            adder.add(segment.present, sums)
+            size += sent
+        return adder.result(), size
+
+    def run(
+        self, plan: Plan, work: Work, message: Mapping[str, Any], finish: Callable[[int, dict[str, Any]], T]
+    ) -> Iterator[T]:
+        """``finish(block number, reply)`` of every block, in block order; state is written as blocks end."""
+        self.gradients = 0
+        one = partial(self._one, plan, work, message, finish)
+        try:
+            n = len(plan.blocks)
+            yield from map(one, range(n)) if n == 1 or self.threads == 1 else _threaded(one, n, self.threads)
+            self.store.close()
+        except BaseException:
+            self.store.forget()
+            raise
+
+    def _one(
+        self, plan: Plan, work: Work, message: Mapping[str, Any], finish: Callable[[int, dict[str, Any]], T], i: int
+    ) -> T:
+        block = plan.blocks[i]
+        site, state = block.site, block.site.state
+        state.new.clear()
+        site._tally[0] = 0
+        local = {k: localise(v, block.at, block.present) for k, v in message.items()} if message else message
+        reply = work(site, **local)
+        result = finish(i, checked(reply, len(site), work_name(work)))
+        for name, value in state.new.items():
+            self.store.write(name, block.rows, value, plan.whole)
+        state.new.clear()
+        if site._tally[0]:
+            with self.store._lock:
+                self.gradients += site._tally[0]
+        return result
+
+
+def _threaded(one: Callable[[int], T], n: int, threads: int) -> Iterator[T]:
+    """``one`` of every block in threads, in the order of the blocks."""
+    pool, waiting = _pool(threads), deque[Future[T]]()
+    try:
+        for i in range(n):
+            # A context for each block: numpy's error settings are the caller's in every thread.
+            waiting.append(pool.submit(copy_context().run, one, i))
+            if len(waiting) > 4 * threads:  # finished blocks must not pile up
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+        wait(waiting)
+
+
+def owned(i: int, reply: dict[str, Any]) -> dict[str, Any]:
+    """Rows that no later write can change: a reply may show state, which is about to be written."""
+    return {name: _own(value) for name, value in reply.items()}
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, Ragged):
+        return Ragged(_own(value.values), value.offsets)
+    if isinstance(value, list):
+        return [_own(v) for v in value]
+    return value if value.flags.writeable else value.copy()
+
+
+Added = tuple[dict[str, tuple[Array, "np.dtype[Any]"]], int]
+
+
+def summed(segments: list[Segments]) -> Callable[[int, dict[str, Any]], Added]:
+    """A ``finish`` that adds the rows of a block at once: (sums with the type of what was added, bytes of the rows)."""
+
+    def finish(i: int, reply: dict[str, Any]) -> Added:
+        sums, size = {}, 0
+        for name, value in reply.items():
+            if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc":
+                raise CoterieError(f"{name!r} cannot be added up: ask for it, or reply numbers.")
+            sums[name] = segments[i].add(value), value.dtype
+            size += value.nbytes
+        return sums, size
+
+    return finish
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="coterie")
+
+
+if hasattr(os, "register_at_fork"):  # a child has the pool and none of its threads: work would wait for ever
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,0 +1,1 @@
+"""How alike clients are, and losses with a penalty on differences along a network: exact solver, path, gradients."""

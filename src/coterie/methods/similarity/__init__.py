@@ -1,1 +1,0 @@
-"""How alike clients are, and the network of those that are most alike."""
