@@ -9,9 +9,9 @@ import argparse
 from collections.abc import Sequence
 
 import numpy as np
+from boxes import average_precision, from_grid, sensitivity, to_grid
 from simulated_hospitals import three_hospitals
 
-from coterie.data.boxes import average_precision, from_grid, sensitivity, to_grid
 from coterie.data.images import standardised
 from coterie.data.partition import ClientRows, PartitionedRows
 from coterie.engines.inprocess import InProcess

@@ -240,7 +240,7 @@ def three_hospitals(
     -------
     PartitionedRows
         X (n, 1, side, side) float32, y (n, 3, 5) float64 boxes (presence, x, y, width, height) in pixels, filled up
-        with zeros; ``coterie.data.boxes.to_grid`` makes targets of them.
+        with zeros; ``boxes.to_grid`` makes targets of them.
     """
     hospital = owners(images, len(hospitals))
     ids = np.arange(len(hospital), dtype=np.uint64)

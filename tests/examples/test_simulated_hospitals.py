@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from boxes import iou
 from simulated_hospitals import HOSPITALS, Hospital, Scanner, ellipses, three_hospitals, two_hospitals
-
-from coterie.data.boxes import iou
 
 
 def test_hospitals_see_the_same_bodies_otherwise():

@@ -83,7 +83,7 @@ def grid_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """Focal loss of a nodule's presence in each cell plus the distance of the boxes of cells that have one, (rows,).
 
     Both are divided by the image's number of nodules, or 1 where it has none. Outputs and targets (rows, 5, cells,
-    cells) are presence and box of each cell, targets as ``data.boxes.to_grid`` makes them.
+    cells) are presence and box of each cell, targets as ``examples/boxes.py`` makes them.
 
     References
     ----------

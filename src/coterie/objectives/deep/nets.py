@@ -140,7 +140,7 @@ def nodule_detector(inputs: int = 1, channels: Channels = (8, 16, 32), norm: Nor
     """One-stage detection on a grid, one box for each cell (after Redmon et al. 2016): ``body.level1, ...``, ``head``.
 
     It makes (rows, 5, cells, cells) of images (rows, inputs, h, w): the logit of a nodule whose centre is in the cell,
-    and its box as ``data.boxes.to_grid`` codes it. Each level but the first halves the image, so that a cell is
+    and its box as ``examples/boxes.py`` codes it. Each level but the first halves the image, so that a cell is
     ``2 ** (len(channels) - 1)`` pixels wide.
     """
     levels: OrderedDict[str, nn.Module] = OrderedDict()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from boxes import average_precision, from_grid, iou, matched_boxes, sensitivity, to_grid
 from simulated_hospitals import three_hospitals
 from sklearn.metrics import average_precision_score
 
-from coterie.data.boxes import average_precision, from_grid, iou, matched_boxes, sensitivity, to_grid
 from coterie.errors import CoterieError
 
 
