@@ -298,7 +298,6 @@ _TABLE = "a table of names and values"
 
 
 def _words(kind: Any, option: Option) -> str:
-    """What a value of a type must be."""
     parts, origin = get_args(kind), get_origin(kind)
     if option.each:
         ends = f"one for each {option.each}, or a function" if _is_union(kind) else f"or one for each {option.each}"
@@ -320,7 +319,6 @@ def _words(kind: Any, option: Option) -> str:
 
 
 def _one_of(names: list[str]) -> str:
-    """Names as alternatives: a, b or c."""
     return " or ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 

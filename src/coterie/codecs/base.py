@@ -128,7 +128,6 @@ def _permuted(rows: Floats, order: Ints | None) -> Floats:
 
 
 def _unpermuted(rows: Floats, order: Ints | None) -> Floats:
-    """The inverse of :func:`_permuted`."""
     if order is None:
         return rows
     out = np.empty_like(rows)

@@ -223,7 +223,6 @@ class CompressedFederation(WrappedFederation):
         return labels, int(labels.max(initial=-1)) + 1 if groups is None else groups
 
     def _compressed(self, query: Query) -> Query:
-        """The query as it travels."""
         message = query.message
         codecs = {name: codec for name, codec in (("up", self.up), ("down", self.down)) if codec != "none"}
         out = {**message, "transport": {**message["transport"], **codecs, "message": self.state["messages"]}}

@@ -113,7 +113,6 @@ class TotalVariation(Codec):
         return with_head(_pack_codebook(centres), encode_labels(labels, self.k))
 
     def _weights(self, rows: Floats) -> Floats:
-        """gamma of each row, (m,)."""
         if self.bytes_per_update is not None:
             return self._within(rows, self.bytes_per_update)
         if isinstance(self.gamma, str):
@@ -150,7 +149,6 @@ def _unpack_codebook(book: Bytes) -> Floats:
 
 
 def _count(d: int) -> str:
-    """How the number of runs of ``d`` coordinates is written."""
     return "<u2" if d < 1 << 16 else "<u4"
 
 

@@ -298,7 +298,6 @@ def _used(rows: Ints | None, n: int) -> Bools:
 
 
 def _unseen_levels(column: Column, unseen: Bools, known: tuple[str, ...]) -> str:
-    """A sentence about levels that the fitted table did not have."""
     counts = column.series[unseen].astype(str).value_counts()
     cases = [f"{level!r} ({count:,} row{'s' * (count > 1)})" for level, count in counts.items()]
     pairs = resembling(column.labels.take(unseen).labels, np.array(known, dtype=object))

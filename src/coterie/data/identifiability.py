@@ -281,7 +281,6 @@ def _instead(term: str, parts: Sequence[str]) -> str:
 
 
 def _largest(X: Floats) -> Floats:
-    """The largest size of a number in each column."""
     high, low = X.max(axis=0, initial=-np.inf), X.min(axis=0, initial=np.inf)
     return np.asarray(np.maximum(np.abs(high), np.abs(low)))
 

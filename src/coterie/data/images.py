@@ -82,7 +82,6 @@ def read_idx(path: str | Path) -> Bytes:
 
 
 def _pair(home: Path, name: str) -> tuple[Bytes, Ints]:
-    """Images and labels of one half."""
     images = read_idx(_found(home, f"{name}-images-idx3-ubyte.gz"))
     labels = read_idx(_found(home, f"{name}-labels-idx1-ubyte.gz"))
     if images.ndim != 3 or labels.shape != (len(images),) or labels.max(initial=0) >= len(CLASSES):
@@ -94,7 +93,6 @@ def _pair(home: Path, name: str) -> tuple[Bytes, Ints]:
 
 
 def _found(home: Path, name: str) -> Path:
-    """The file, compressed or not."""
     for path in (home / name, home / name.removesuffix(".gz")):
         if path.is_file():
             return path
@@ -158,7 +156,6 @@ def rotated_digits(
 
 
 def _turn(images: Array, angle: float) -> Array:
-    """Images (n, h, h) turned counter-clockwise."""
     if angle % 90.0 == 0.0:
         return np.rot90(images, int(angle // 90.0) % 4, axes=(1, 2))
     from scipy.ndimage import rotate
@@ -204,7 +201,6 @@ def read_folder(folder: str | Path, size: Size = None, seed: int = 0, test_fract
 
 
 def _pairs(place: Path) -> list[tuple[Path, Path]]:
-    """Images and masks of one client, matched by name."""
     for part in ("images", "masks"):
         if not (place / part).is_dir():
             raise CoterieError(f"{place} has no folder '{part}': a client is a folder with 'images' and 'masks'.")

@@ -252,7 +252,6 @@ def spelling_notes(name: str, labels: Labels, several: Sequence[str] = (), show:
 
 
 def _folded(labels: Labels) -> list[list[str]]:
-    """Groups of labels that differ only in case."""
     if labels.dtype.kind != "O":
         return []
     folds = [str(v).casefold() for v in labels]

@@ -103,7 +103,6 @@ def _no_order(value: object, name: str) -> CoterieError:
 
 
 def _of_objects(distinct: list[Any], name: str) -> tuple[npt.NDArray[Any], str | None]:
-    """Sorting keys of distinct values."""
     import pandas as pd
 
     if not any(isinstance(v, (str, bytes)) for v in distinct):
@@ -187,7 +186,6 @@ def _all(texts: Iterable[str], reader: Reader) -> list[Key] | None:
 
 
 def _iso(texts: Sequence[str]) -> list[Key] | None:
-    """Dates of ISO 8601, by the quick way."""
     import pandas as pd
 
     if not all(map(_ISO.match, texts)):
@@ -208,8 +206,6 @@ def _number(text: str) -> Key | None:
 
 
 def _with(*forms: re.Pattern[str]) -> Reader:
-    """Reads text of some forms as a date."""
-
     def read(text: str) -> Key | None:
         return next((k for form in forms if (m := form.fullmatch(text)) and (k := _date(m.groupdict()))), None)
 

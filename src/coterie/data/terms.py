@@ -98,7 +98,6 @@ def vanishing(side: str) -> list[tuple[str, str, str, tuple[str, ...]]]:
 
 
 def _summands(node: Any) -> list[str]:
-    """The names and numbers of a sum."""
     if not hasattr(node, "operator"):
         return [str(node)]
     return [s for part in node.args for s in _summands(part)] if node.operator.symbol == "+" else []

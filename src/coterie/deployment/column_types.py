@@ -204,7 +204,6 @@ def _check_category(name: str, column: SchemaColumn, series: pd.Series[Any], lea
 
 
 def _with_levels(column: SchemaColumn, levels: Mapping[str, Any] | tuple[str, ...]) -> SchemaColumn:
-    """A column with further levels, after its own."""
     return replace(column, levels=tuple(dict.fromkeys([*column.levels, *levels])))
 
 

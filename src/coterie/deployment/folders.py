@@ -116,7 +116,6 @@ def init(
 
 
 def _need_same(folder: Path, config: Config) -> None:
-    """Raise where the folder holds another federation, or would lose a site."""
     if folder.exists() and not folder.is_dir():
         raise CoterieError(f"'{folder}' is a file; name a folder.")
     if not (folder / FEDERATION).exists():

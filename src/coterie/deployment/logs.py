@@ -167,7 +167,6 @@ def _words(entry: Mapping[str, Any]) -> str:
 
 
 def _size(n: int) -> str:
-    """Bytes in words."""
     for unit in ("B", "kB", "MB"):
         if n < 1000:
             return f"{n:,.0f} {unit}" if unit == "B" or n >= 100 else f"{n:.1f} {unit}"

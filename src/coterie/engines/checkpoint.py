@@ -144,7 +144,6 @@ class Folder:
         return name, array
 
     def _saved(self) -> dict[str, Any] | None:
-        """What is in the head."""
         path = self.path / "head"
         saved: dict[str, Any] | None = read(path, ANEW) if path.exists() else None
         with self._whole():
@@ -161,5 +160,4 @@ class Folder:
 
 
 def _named(saved: Mapping[str, Any] | None) -> set[str]:
-    """The files of arrays that a head names."""
     return set() if saved is None else {name for names in saved["sets"].values() for name in names.values()}

@@ -219,7 +219,6 @@ class Remote(Coordinator):
 
 
 def _tells(answer: Mapping[str, Any]) -> bool:
-    """Whether an answer says who is at a site."""
     levels, info, ids = answer.get("levels"), answer.get("info"), answer.get("ids")
     if not (isinstance(levels, list) and isinstance(info, dict) and isinstance(ids, np.ndarray) and ids.ndim == 1):
         return False

@@ -92,7 +92,6 @@ def _text(value: Any) -> bool:
 
 
 def _whole(value: Any) -> bool:
-    """Whether a value is an array (n,) of whole numbers from 0."""
     if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "iu":
         return False
     return not len(value) or (int(value.min()) >= 0 and int(value.max()) < 2**62)

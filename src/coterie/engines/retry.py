@@ -155,7 +155,6 @@ class Retry:
         return bool(sure) and self.policy.rejoin > 0.0 and self._shortage(parts, sure) is None
 
     def _not_quarantined(self, parts: Iterable[int]) -> list[int]:
-        """The sites that are not left out."""
         return [s for s in parts if self.names[s] not in self.quarantined]
 
     def _shortage(self, asked: Mapping[int, Part], sites: Iterable[int]) -> str | None:

@@ -121,7 +121,6 @@ class Node:
         return reply
 
     def _change(self, request: dict[str, Any], kind: str) -> bytes:
-        """Do what a request asks, and the answer to it."""
         if kind in ("ask", "total"):
             self._settle(request["counted"])
             reply = self._work(request, kind == "total")
@@ -187,7 +186,6 @@ class Node:
         return self._secure.check(request["secure"])
 
     def _secret(self, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Join secure sums, or help to open one."""
         if self._secure is None:
             raise Refusal(f"{self._name} takes no part in secure sums: set `secure` alike everywhere.")
         if kind == "join":
@@ -201,7 +199,6 @@ class Node:
         return {"done": "about", "counts": self._rows, **found, **self._about}
 
     def _need_rows(self, rows: Ints | None, labels: Ints) -> None:
-        """Refuse to say anything of fewer than ``min_group`` rows."""
         groups = covers(self._rows, rows, labels)
         if len(groups) and groups.min() < self._min_group:
             raise Refusal(

@@ -42,7 +42,6 @@ def _row_losses(data: Data, classes: int, theta: Floats) -> Floats:
 
 @reading
 def _predict(data: Data, classes: int, theta: Floats) -> Ints:
-    """The likeliest class of every row, client after client."""
     _, X, _, _, _, starts, stops = data
     out, z, at = np.empty((stops - starts).sum(), dtype=np.int64), np.empty(classes), 0
     for i in range(starts.shape[0]):

@@ -131,7 +131,6 @@ def merge_tree(lam: Floats, labels: Sequence[Ints]) -> MergeTree:
 
 
 def _chains(labels: Ints) -> Ints:
-    """Edges (n - groups, 2) that tie every group together."""
     order = np.argsort(labels, kind="stable")
     same = labels[order][1:] == labels[order][:-1]
     return np.stack([order[:-1][same], order[1:][same]], axis=1)

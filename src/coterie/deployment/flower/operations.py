@@ -177,7 +177,6 @@ def _start(kind: str, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _running(folder: Path) -> int | None:
-    """Number of the supervising process, if it lives."""
     pid = _pid(folder)
     return pid if pid is not None and _group(folder)[:1] == [pid] else None
 

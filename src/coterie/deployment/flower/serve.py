@@ -102,7 +102,6 @@ def _children(folder: Path, **arguments: list[str]) -> list[Child]:
 
 
 def _exit_reason(printed: str) -> str:
-    """What Flower's process said when it gave up."""
     _, found, reason = printed.rpartition("Exit Code: ")
     return " ".join(reason.splitlines()[1:3]) if found else ""
 
@@ -170,7 +169,6 @@ class Coordinator:
         return False
 
     def _say_ready(self) -> None:
-        """When the gate is open."""
         await_ready(None, lambda: self._server.started, math.inf)
         private(self._files / READY, json.dumps({"pid": os.getpid(), "port": self._port}).encode())
         log.info("sites are served at %s:%d", self._config.host, self._config.port)

@@ -136,7 +136,6 @@ def read_report(folder: Path, run_id: str) -> Report:
 
 
 def _answer_or_problem(answer: bytes | None, wrong: list[str]) -> dict[str, Any] | None:
-    """A site's answer, or what is wrong with it."""
     if answer is None:
         wrong.append("it did not answer: start it with 'coterie federation start-site'")
         return None
@@ -156,7 +155,6 @@ def _answer_or_problem(answer: bytes | None, wrong: list[str]) -> dict[str, Any]
 
 
 def _is_answer(said: Mapping[str, Any]) -> bool:
-    """Whether an answer is one to a check, each part of its kind."""
     problems, clock = said.get("problems"), said.get("clock")
     return (
         said.get("done") == "check"

@@ -22,7 +22,6 @@ _NETWORKED = "similarity-network"
 
 
 def _known(name: str) -> str:
-    """A program's name, if there is one."""
     if name in names() or ":" in name:
         return name
     known = nearest(name, names()) or f" There are {', '.join(names())}, or module:function."

@@ -130,7 +130,6 @@ def without_clients(task: Mapping[str, Any], note: str) -> Prepared:
 
 
 def _from_factory(folder: Path, member: Member, task: Mapping[str, Any]) -> Prepared:
-    """An objective by a factory that the site's owner allows."""
     name, options = task.get("name"), task.get("options") or {}
     if not isinstance(name, str) or ":" not in name or name not in member.allow:
         raise CoterieError(

@@ -338,7 +338,6 @@ class SiteReceiver:
         return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
     def _data_digest(self, task: Mapping[str, Any]) -> str:
-        """Fingerprint of the data file of a task."""
         if task.get("kind") != "table":
             return ""
         with self.member.table(self.folder).open("rb") as file:

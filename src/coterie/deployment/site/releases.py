@@ -124,7 +124,6 @@ class Releases:
         return True
 
     def _today(self, name: str) -> list[bytes]:
-        """What was kept today."""
         self._read()
         return list(self._kept.get(name, ())) if self._kept["day"] == _day() else []
 

@@ -173,7 +173,6 @@ def told_counts(counts: Any, clusters: Any, min_group: int) -> Any:
 
 
 def _as_arrays(clients: Clients, task: Mapping[str, Any]) -> dict[str, Any]:
-    """Clients as plain values."""
     levels, at = {}, clients.clusters
     for level in clients.levels:
         levels[level.name] = travelling(level.labels)[at]
@@ -202,7 +201,6 @@ def _said_without_rows(folder: Path, task: Mapping[str, Any], problem: CoterieEr
 
 
 def _without_rows(note: str) -> str:
-    """A note of how a table was read, without the places and values of rows."""
     return re.sub(r" \(data rows? [\d, .]+\)|: '.*(?= \(if ')", "", note, flags=re.DOTALL)
 
 

@@ -150,7 +150,6 @@ def _update(reply: Reply, w: Any, form: str, site: Site, inner: str) -> tuple[Re
 
 
 def _named(reply: Reply, bound: Mapping[str, float], inner: str) -> Reply:
-    """A reply all of whose names have a bound."""
     loose = [name for name in reply if name not in bound]
     if loose:
         raise CoterieError(unbounded(inner, loose))
@@ -174,5 +173,4 @@ def _finite(rows: Reply) -> Bools:
 
 
 def _over(mask: Bools, values: Array) -> npt.NDArray[np.bool_]:
-    """A mask of clients (m,) as one over their values (m, ...)."""
     return mask.reshape(-1, *(1,) * (values.ndim - 1))

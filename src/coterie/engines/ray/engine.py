@@ -234,7 +234,6 @@ class Ray(Coordinator):
 
 
 def _part(rows: Ints, data: bytes) -> Parts:
-    """One site's share of data in memory."""
     objective, clusters, weights, ids = pickle.loads(data)  # noqa: S301 - put there by the driver itself
     return objective.take(rows), clusters[rows], weights[rows], ids[rows]
 

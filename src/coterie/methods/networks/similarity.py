@@ -137,7 +137,6 @@ class Similarity:
 
 
 def _table(name: str, values: Any, n: int | None = None) -> Floats:
-    """A user's numbers (n, q), finite."""
     try:
         table = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as e:

@@ -266,7 +266,6 @@ MODEL_DISTANCES = ("coefficients", "predictions")
 
 
 def _own_models(site: Site, at: Floats, R: Floats, prior: float) -> Floats:
-    """Every client's u, (m, p)."""
     o, p, m = rows_of(site), len(at), len(site)
     nobody = np.zeros(m, dtype=np.int64)
     L = np.ascontiguousarray(R[None] / np.sqrt(prior))

@@ -202,7 +202,6 @@ class Deep(RowRanges):
         return np.asarray(bad[self.stops] == bad[self.starts])
 
     def _theta(self, theta: npt.ArrayLike) -> Tensor:
-        """Models (m, d) as a tensor that may be written."""
         models = np.asarray(theta)
         if models.dtype.kind not in "biuf" or models.shape not in ((self.dim,), (1, self.dim), (len(self), self.dim)):
             raise CoterieError(

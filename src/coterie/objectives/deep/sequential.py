@@ -245,7 +245,6 @@ class SequentialClients:
 
 
 def _single(batch: Batch, i: int, step: int) -> tuple[Any, Tensor, Tensor]:
-    """Rows of one client's step."""
     x, y, scale = batch(np.array([i]), np.array([step]))
     return x[0], y[0], scale[0]
 

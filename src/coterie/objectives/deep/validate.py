@@ -122,7 +122,6 @@ def _made_anew(losses: Tensor, workspace: ModuleWorkspace) -> tuple[int, ...] | 
 
 
 def _trains(of: Architecture, workspace: ModuleWorkspace, x: Tensor, y: Tensor) -> None:
-    """A pass forth and back in training mode."""
     outputs = _outputs(of, workspace, x, training=True)
     if not outputs.requires_grad:
         raise CoterieError(
@@ -215,12 +214,10 @@ def _first(bad: Tensor, y: Tensor, rows: Rows, at: Ints) -> str:
 
 
 def _kind(value: object) -> str:
-    """What something is, without what it holds."""
     return kind_of(value).partition(":")[0]
 
 
 def _input_remedy(of: Architecture, workspace: ModuleWorkspace, x: Tensor) -> str:
-    """The likely remedy where a model does not take its inputs."""
     if len(x) == 1:
         with suppress(*RAISED), torch.no_grad(), of.autocast():
             workspace.module(torch.cat([x, x]))
@@ -240,7 +237,6 @@ def _input_remedy(of: Architecture, workspace: ModuleWorkspace, x: Tensor) -> st
 
 
 def _target_remedy(of: Architecture, outputs: Tensor, y: Tensor) -> str:
-    """The likely remedy where a loss does not take its targets."""
     if of.named == "cross_entropy":
         if y.ndim == 2 and y.shape[1] == 1:
             return " Classes are one number a row: give y[:, 0]."
