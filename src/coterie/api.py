@@ -48,7 +48,7 @@ def fit(
     gamma: Any = None,
     lam: Any = None,
     alpha: Any = None,
-    rounds: Mapping[str, Any] | None = None,
+    rounds: int | Mapping[str, Any] | None = None,
     network: Mapping[str, Any] | None = None,
     offset: str | None = None,
     weights: str | None = None,
@@ -75,11 +75,11 @@ def fit(
         How clients vary around their cluster (and clusters around theirs): one variance, one for intercepts and one
         for slopes, one for each term, or with correlations; the first two in standard units of the columns. "auto"
         chooses by marginal likelihood with a penalty.
-    method : {"auto", "hierarchical", "local", "pooled", "own-intercept", "clusterwise", "single-cluster", \
-"given-strengths", "james-stein", "async-l2gd", "async-al2sgd", "similarity-network", "weighted-averaging", \
-"bias-correction"}
-        "auto" (default) takes the one with the lowest held-out loss; where that ignores the clusters, one with them
-        that may be as good.
+    method : str, default "auto"
+        "hierarchical", "local", "pooled", "own-intercept", "clusterwise", "single-cluster", "given-strengths",
+        "james-stein", "async-l2gd", "async-al2sgd", "similarity-network", "weighted-averaging", "bias-correction", or
+        one that trains, such as "fedavg", "ditto" or "ifca" (:data:`coterie.methods.registry.FITTED` has all). "auto"
+        takes the one with the lowest held-out loss; where that ignores the clusters, one with them that may be as good.
     splits : int, default 5
         Repeated splits inside each client for the evidence; 0 compares nothing, and "auto" is then "hierarchical" (or
         "given-strengths").
@@ -101,11 +101,14 @@ def fit(
         their parent (lam, or alpha in the paper's other form); solved exactly, as the method "given-strengths". The
         best of a grid is chosen by held-out rows, inside the training rows of every split. The methods over rounds
         learn what is not given.
-    rounds : mapping, optional
-        Options of the methods over rounds, such as ``{"steps": 20000, "coordinator": "peers"}``; see
+    rounds : int or mapping, optional
+        How many, or options of a method over rounds: ``{"rounds": 50, "eta": 0.1}`` of "ditto" and others that train,
+        ``{"steps": 20000, "coordinator": "peers"}`` for known clusters; see
+        :class:`coterie.methods.local_training.fit.Rounds`,
         :class:`coterie.methods.clustered_l2gd.options.Options` and, for main clients and their collaborators,
         :class:`coterie.methods.collaboration.options.Options`; on a network
-        :class:`coterie.methods.networks.options.Run`. Theory chooses what is left out.
+        :class:`coterie.methods.networks.options.Run`. Theory, or the smoothness of the losses, chooses what is
+        left out.
     network : mapping, optional
         Which clients are alike, for the method "similarity-network", which is then compared with the others:
         ``{"space": "model", "k": 5}``, ``{"edges": pairs of labels}`` or ``{"covariates": ["size", "sector"]}``; see

@@ -11,6 +11,7 @@ from coterie.deployment.site.site_toml import Disclosure, Member
 from coterie.engines.policy import Policy
 from coterie.methods.clustered_l2gd.options import Options as Rounds
 from coterie.methods.collaboration.options import Options as Collaboration
+from coterie.methods.local_training.fit import Rounds as Training
 from coterie.methods.local_training.rounds import LocalTraining
 from coterie.methods.networks.options import Asked, Run
 from coterie.methods.networks.similarity import Similarity
@@ -34,6 +35,7 @@ def page() -> str:
     parts += [section("Over rounds, for known clusters: `rounds`", Rounds)]
     parts += [section("A main client and its collaborators: `rounds`", Collaboration)]
     parts += [section("A similarity network: `network`", Asked, Similarity), section("A run on it: `rounds`", Run)]
+    parts += [section("Methods that train, on a table: `rounds`, beside their own options", Training)]
     parts += [section("All methods that train over rounds", LocalTraining)]
     parts += [own(cls) for cls in dict.fromkeys(method.method_class for method in TRAINED.values())]
     parts += [section(f"Configuration of training: `[{name}]`", cls) for name, cls in SECTIONS.items()]

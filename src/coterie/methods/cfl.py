@@ -7,6 +7,7 @@ cosine between updates of clients on different sides is as small as can be.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
 from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
+from coterie.methods.local_training.rounds import LocalTraining, Passes, Smoothness, State, average, client_models
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
 
@@ -59,6 +60,14 @@ class CFL(LocalTraining):
     gamma: Annotated[float, Option("How far a client's gradient may be from its group's, relative to it.", low=0.0)] = (
         0.0
     )
+
+    @classmethod
+    def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:
+        """A stable step; a tenth of the longest first update, as the authors take for eps1, and four times that."""
+        eta = super().suited(losses, how)["eta"]
+        eta = eta if callable(how.get("eta", eta)) else how.get("eta", eta)
+        longest = eta * losses.steps(how) * losses.gradient
+        return {"eta": eta, "eps1": 0.1 * longest, "eps2": 0.4 * longest}
 
     def __post_init__(self) -> None:
         super().__post_init__()

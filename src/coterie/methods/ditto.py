@@ -39,6 +39,7 @@ class Ditto(LocalTraining):
     lam: Annotated[float, Option("lambda: 0 makes v_k local, a large one makes it w.", low=0.0)]
     s: Annotated[int, Option("Steps of v_k in a round.", low=1)] = 1
     E: Passes = 1
+    bends = "lam"
     model = staticmethod(client.personal)  # v_k; w for those that never took part
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:

@@ -81,6 +81,7 @@ class GroupPenalty(LocalTraining):
         float, Option("Without a margin: the ridge on z that bounds clients' losses from below.", low=0.0)
     ] = 0.0
     tau: Annotated[int, Option("Local steps in a round.", low=1)] = 1
+    bends = "lam"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,8 +12,9 @@ until the next. In ``async_l2gd`` clusters communicate at different times, and t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.groups.group_models import address, group_means, group_models
 from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import LocalTraining, State, client_models
+from coterie.methods.local_training.rounds import LocalTraining, Smoothness, State, client_models
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.options import Option
@@ -69,6 +70,11 @@ class L2GD(LocalTraining):
                 f"Clients' models stay apart, and up = '{self.up}' would lose the same part of them in every round: "
                 "take a codec without bias, such as qsgd:4, or float16."
             )
+
+    @classmethod
+    def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:
+        """Half of what is stable, for local steps and for communications: the step of the paper's theory."""
+        return {"eta": 0.5 / max(losses.L, how.get("tau", 10.0) * how["lam"])}
 
     @property
     def notes(self) -> list[str]:

@@ -28,6 +28,7 @@ class Method:
     fits: str = ""  # path of ``fit(federation, problem, **options) -> Estimates``, for a table and a formula
     fit_with: Mapping[str, Any] = field(default_factory=dict)  # arguments of that function that make it what it is
     takes: tuple[str, ...] = ()  # names of the options that the function takes
+    not_for: Mapping[str, str] = field(default_factory=dict)  # why it cannot be for a "table", or for "torch"
     rounds: str = ""  # path of the class of its options over rounds, which has ``of(mapping)``
     trains: str = ""  # path of a class of rounds over any objective, or "package.module:Class" of the user's own
     defaults: Mapping[str, Any] = field(default_factory=lambda: dict(STEPS))  # of the class's options
@@ -38,6 +39,7 @@ class Method:
     intercept: bool = False  # needs one that can be personal
     asked: bool = False  # is compared only where it is asked for by name
     whole: bool = False  # ties all coefficients of a client, and one level of clusters at most
+    all_own: bool = False  # gives every client, or group, all coefficients, those of shared columns too
     turns: bool = False  # knows ``GroupedProblem.basis``, so that it may be given other columns that say the same
     layout: str = ""  # of a class that splits a model: its option that names layers, "personal" or "shared"
     normalises: bool = False  # is about layers that normalise, one of which a model must have
@@ -56,13 +58,18 @@ class Method:
     def over_rounds(self, given: Mapping[str, Any]) -> Any:
         """A user's options over rounds, checked; a CoterieError for a name or a value that cannot be."""
         return _imported(f"coterie.methods.{self.rounds}").of(
-            given, **{k: v for k, v in self.fit_with.items() if k == "corrected"}
+            given, **{k: v for k, v in self.fit_with.items() if k in ("corrected", "name")}
         )
 
     @property
     def corrected(self) -> bool | None:
         """Of a main client and its collaborators: whether their bias is corrected."""
         return self.fit_with.get("corrected")
+
+    @property
+    def length(self) -> str:
+        """Which of the options over rounds says how many of them, or steps, there are."""
+        return "rounds" if self.trains else "steps"
 
     @property
     def networked(self) -> bool:

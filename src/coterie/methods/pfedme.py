@@ -6,8 +6,9 @@ theta that attains it is a client's own model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from coterie.methods.local_training.client_work import (
     received,
     train,
 )
-from coterie.methods.local_training.rounds import LocalTraining, State, average
+from coterie.methods.local_training.rounds import LocalTraining, Smoothness, State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
 
@@ -62,6 +63,11 @@ class PFedMe(LocalTraining):
     R: Annotated[int, Option("How often theta_i is made in a round.", low=1)] = 1
     beta: Annotated[float, Option("``w <- (1 - beta) w + beta mean_i w_i`` at the server.", above=0.0)] = 1.0
     model = staticmethod(personal)  # theta_i; w for those that never took part
+
+    @classmethod
+    def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:
+        """The step that makes w_i theta_i, and stable ones for theta_i."""
+        return {"eta": 1.0 / how["lam"], "alpha": 1.0 / (losses.L + how["lam"])}
 
     @property
     def notes(self) -> list[str]:

@@ -22,10 +22,20 @@ _NETWORK: dict[str, Any] = {"takes": ("network", "rounds")}
 _ALONE: dict[str, Any] = {"personal": EVERYTHING}
 _WHOLE: dict[str, Any] = {"B": 0, "personal": (), "up": "none", "down": "none"}
 _PRIVATE: dict[str, Any] = {"defaults": {"eta": 0.1}, "fixed_options": _WHOLE}
+_OWN: dict[str, Any] = {"all_own": True}
+_APART: dict[str, Any] = {"fixed_options": {"shared": ()}}
+_NO_NORM = (
+    "Method 'fedbn' is about layers that normalise, and a formula has none: use 'fedper', with the columns that all "
+    "clients share."
+)
+_NORMALISES: dict[str, Any] = {"normalises": True, "fits": "", "rounds": "", "not_for": {"table": _NO_NORM}}
 _MAIN: tuple[str, Relation] = ("collaboration", "main client")
 _KNOWN: tuple[str, Relation] = ("group_sgd:GroupSGD", "groups")
 _FOUND: tuple[str, Relation] = ("found_groups:FoundGroups", "found groups")
 _PULLED: tuple[str, Relation] = ("group_penalty:GroupPenalty", "groups")
+_IFCA: tuple[str, Relation, dict[str, Any]] = ("ifca:IFCA", "found groups", _OWN)
+_CFL: tuple[str, Relation, dict[str, Any]] = ("cfl:CFL", "found groups", _OWN)
+_L2GD: tuple[str, Relation, dict[str, Any]] = ("l2gd:L2GD", "groups", _OWN)
 _GROUPED: dict[str, Any] = {"E": 1, "own": "averaged", "weigh": "rows"}
 _LAYERS: dict[str, Any] = {"layout": "personal"}
 _OVER: dict[str, Any] = {"takes": (*STRENGTHS, "rounds"), "learns": True, "asked": True, "whole": True}
@@ -45,8 +55,11 @@ def _over(name: str, summary: str, room: str, about: Relation, options: str = "O
 def _trains(
     name: str, summary: str, path: str, about: Relation = "nothing", more: dict[str, Any] | None = None, **defaults: Any
 ) -> Method:
-    """A method over rounds, for any objective, with defaults beside those of steps."""
-    return Method(name, summary, about, trains=path, defaults=STEPS | defaults, **more or {})
+    """A method over rounds, for any objective, a table's too, with defaults beside those of steps."""
+    usual: dict[str, Any] = {"takes": ("rounds",), "asked": True, "turns": True, "defaults": STEPS | defaults}
+    usual |= {"rounds": "local_training.fit:Rounds", "fit_with": {"name": name}}
+    usual |= {"clustered" if about == "groups" else "flat": True}
+    return Method(name, summary, about, trains=path, **usual | {"fits": "local_training.fit:fit"} | (more or {}))
 
 
 _EVERY = (
@@ -63,26 +76,26 @@ _EVERY = (
         "async-al2sgd", "the same, over fewer rounds", "clustered_l2gd", "tree", fit_with={"accelerated": True}, **_OVER
     ),
     _over("similarity-network", "clients tied to those who are alike", "networks", "network", "Run", **_NETWORK),
-    _over("weighted-averaging", "own and others' gradients, weighed", *_MAIN, fit_with={"corrected": False}),
-    _over("bias-correction", "the same, the others' bias corrected", *_MAIN, fit_with={"corrected": True}),
+    _over("weighted-averaging", "own and others' gradients, weighed", *_MAIN, fit_with={"corrected": False}, **_OWN),
+    _over("bias-correction", "the same, the others' bias corrected", *_MAIN, fit_with={"corrected": True}, **_OWN),
     _trains("fedavg", "one model, the average of clients' own steps", "fedavg:FedAvg"),
-    _trains("fedavg-finetune", "the same, then steps of each client alone", "fedavg:FedAvg", finetune=20),
-    Method("dp-sgd", "clipped gradients of rows, for their privacy", trains="dp_sgd:DPSGD", **_PRIVATE),
+    _trains("fedavg-finetune", "the same, then steps of each client alone", "fedavg:FedAvg", more=_OWN, finetune=20),
+    _trains("dp-sgd", "clipped gradients of rows, for their privacy", "dp_sgd:DPSGD", more=_PRIVATE),
     _trains("fedprox", "clients' steps held near the average", "fedprox:FedProx", mu=0.1),
     _trains("scaffold", "clients' steps corrected for their drift", "scaffold:Scaffold"),
-    _trains("ditto", "own models pulled to the average", "ditto:Ditto", lam=0.1, s=5),
-    _trains("pfedme", "own models in Moreau envelopes", "pfedme:PFedMe", lam=5.0, alpha=0.05, R=5),
-    _trains("l2gd", "own models pulled to their mean where a coin falls so", "l2gd:L2GD", lam=0.1),
-    _trains("apfl", "own models mixed with the average", "apfl:APFL"),
+    _trains("ditto", "own models pulled to the average", "ditto:Ditto", more=_OWN, lam=0.1, s=5),
+    _trains("pfedme", "own models in Moreau envelopes", "pfedme:PFedMe", more=_OWN, lam=5.0, alpha=0.05, R=5),
+    _trains("l2gd", "own models pulled to their mean where a coin falls so", "l2gd:L2GD", more=_OWN, lam=0.1),
+    _trains("apfl", "own models mixed with the average", "apfl:APFL", more=_OWN),
     _trains("fedper", "own last layers", "fedper:FedPer", "layers", _LAYERS),
     _trains("fedrep", "own last layers, trained first", "fedrep:FedRep", "layers", _LAYERS),
-    _trains("fedbn", "own normalisation", "fedbn:FedBN", "layers", {"normalises": True}),
-    _trains("ifca", "a model for each of k groups, chosen by loss", "ifca:IFCA", "found groups", k=4, tau=5),
-    _trains("cfl", "groups split where their updates disagree", "cfl:CFL", "found groups", eps1=0.4, eps2=1.6),
+    _trains("fedbn", "own normalisation", "fedbn:FedBN", "layers", _NORMALISES),
+    _trains("ifca", "a model for each of k groups, chosen by loss", *_IFCA, k=4, tau=5),
+    _trains("cfl", "groups split where their updates disagree", *_CFL, eps1=0.4, eps2=1.6),
     _trains("found-groups", "groups found by updates, then a model for each", *_FOUND, **_GROUPED),
     _trains("group-sgd", "known groups, some layers shared", *_KNOWN, {"layout": "shared"}, **_GROUPED),
-    _trains("cluster-l2gd", "own models pulled to known groups' means", "l2gd:L2GD", "groups", lam=0.1, alpha=0.3),
-    _trains("group-models", "a model for each known group", *_KNOWN, {"fixed_options": {"shared": ()}}, **_GROUPED),
+    _trains("cluster-l2gd", "own models pulled to known groups' means", *_L2GD, lam=0.1, alpha=0.3),
+    _trains("group-models", "a model for each known group", *_KNOWN, _OWN | _APART, **_GROUPED),
     _trains("group-penalty", "own layers pulled together within known groups", *_PULLED, _LAYERS, lam=0.1, tau=5),
 )
 METHODS = {method.name: method for method in _EVERY}

@@ -6,8 +6,9 @@ local step goes along ``g_i(y) - c_i + c``, so that all of them head where the s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import State, average
+from coterie.methods.local_training.rounds import Smoothness, State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
@@ -83,6 +84,12 @@ class Scaffold(FedAvg):
 
     option: Annotated[Literal[2, 1], Option("c_i^+: the mean gradient on the way (II), or all rows' at x (I).")] = 2
     eta_g: Annotated[float, Option("Server's step size; above 1, eta must be smaller.", above=0.0)] = 1.0
+
+    @classmethod
+    def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:
+        """Some passes, without which this is FedAvg, and the step that does for them."""
+        how = {"E": 5, **how}
+        return {"E": how["E"], "eta": 1.0 / (losses.L * losses.steps(how) * max(how.get("eta_g", 1.0), 1.0))}
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round; ``c`` (d1,) is the server's control variate, N all clients' weight."""

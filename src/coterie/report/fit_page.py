@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from coterie.results.result import FitResult
 
 
+OF_A_METHOD = ("rounds", "collaboration", "network", "training")
+"""Records that have a section of their own."""
+
+
 def render(result: FitResult) -> str:
     """A result as one HTML page, under 2 MB whatever the number of clients.
 
@@ -95,7 +99,7 @@ def settings(result: FitResult) -> list[tuple[str, Any]]:
     """Settings as lines, without those that were not used; reasons get a line for each part."""
     out: list[tuple[str, Any]] = []
     for key, value in result.settings.items():
-        if value is None or key in ("rounds", "collaboration", "network"):  # these have a section of their own
+        if value is None or key in OF_A_METHOD:
             continue
         name = str(key).replace("_", " ")
         if isinstance(value, dict) and len(value) <= 12 and any(len(str(v)) > 20 for v in value.values()):

@@ -64,10 +64,45 @@ def method_section(result: FitResult) -> Section | None:
         return Section("Over rounds", _rounds_sentences(r), [_rounds_table(r)], [_rounds_figure(result)], leading=1)
     if "collaboration" in info:
         return Section("Over rounds", *_collaboration(info["collaboration"]), [])
+    if "training" in info:
+        found = merged_tables(result, "Who was found to be alike") if result.merged is not None else []
+        return Section("Over rounds", _trained(result), [_training_table(info["training"]), *found], [_curve(result)])
     if "network" in info:
         tables = [_network_table(result), *merged_tables(result)]
         return Section("The similarity network", _network_sentences(result), tables, _network_figures(result))
     return None
+
+
+def _trained(result: FitResult) -> list[str]:
+    """How long the run was, and who was found to be alike."""
+    t = result.model.info["training"]
+    loss, many = (words.number(t["trace"][k][1]) for k in (0, -1)), words.several(result.model.client_name)
+    text = f"{t['rounds']:,} round{'s' * (t['rounds'] != 1)} brought the mean loss of rows from {' to '.join(loss)}"
+    if result.merged is None:
+        return [f"{text}."]
+    sizes = ", ".join(f"{n:,}" for n in result.merged.value_counts())
+    return [f"{text}, with the {many} in {result.merged.nunique():,} groups, of {sizes}."]
+
+
+def _training_table(t: dict[str, Any]) -> Table:
+    """What the run was made with, and how far its models moved at last."""
+    rows = [(name, words.some(v) if isinstance(v, float | int) else str(v)) for name, v in t["options"].items()]
+    rows.append(("rounds", f"{t['rounds']:,}"))
+    rows.append(("share of their way that models moved between the last two looks", words.number(t["moved"])))
+    note = "Steps and strengths are in columns in which all rows together have curvature one where the run begins."
+    return Table("The run", ("", "this run"), tuple(rows), note=note)
+
+
+def _curve(result: FitResult) -> Figure:
+    """Mean training loss over rounds."""
+    trace = np.array(result.model.info["training"]["trace"], dtype=np.float64)
+    rounds, loss = trace[np.isfinite(trace[:, 1])].T if np.isfinite(trace[:, 1]).any() else np.zeros((2, 1))
+    room = 0.05 * float(loss.max() - loss.min()) or 1.0
+    axes = Axes((0.0, max(float(rounds.max()), 1.0)), (float(loss.min()) - room, float(loss.max()) + room))
+    parts = [mark("path", "bar thin", d=line(axes.across(rounds), axes.down(loss)))]
+    label = f"Mean loss of rows over {len(loss)} looks, from {words.number(loss[0])} to {words.number(loss[-1])}."
+    note = "Mean loss of the rows to train on, as negative log-likelihood without constants; of numbers per variance."
+    return Figure("Loss over rounds", axes.draw(parts, label, "rounds", "mean loss of rows"), note)
 
 
 def _rounds_sentences(r: dict[str, Any]) -> list[str]:
@@ -174,8 +209,9 @@ def _network_sentences(result: FitResult) -> list[str]:
 def _groups(result: FitResult) -> tuple[dict[int, list[str]], list[str]]:
     """Labels of every group of two or more by its number, the largest first; and of clients that merged with nobody."""
     found: dict[int, list[str]] = {}
-    for group, label in zip(result.model.info["network"]["groups"], result.model.labels, strict=True):
-        found.setdefault(int(group) + 1, []).append(words.short(label))
+    groups: Any = result.merged
+    for group, label in zip(groups, result.model.labels, strict=True):
+        found.setdefault(int(group), []).append(words.short(label))
     by_size = sorted(found.items(), key=lambda item: -len(item[1]))
     alone = [members[0] for _, members in by_size if len(members) == 1]
     return {number: members for number, members in by_size if len(members) > 1}, alone
@@ -185,8 +221,8 @@ def _listed(labels: list[str], most: int) -> str:
     return words.joined(labels if len(labels) <= most + 1 else [*labels[:most], f"{len(labels) - most:,} more"])
 
 
-def merged_tables(result: FitResult) -> list[Table]:
-    """A table of who became equal; none where nobody did."""
+def merged_tables(result: FitResult, title: str = "Who became equal") -> list[Table]:
+    """A table of who is in which group; none where everybody is alone."""
     found, alone = _groups(result)
     if not found:
         return []
@@ -199,7 +235,7 @@ def merged_tables(result: FitResult) -> list[Table]:
     if len(found) > SHOWN_GROUPS:
         note = f"The {SHOWN_GROUPS} largest of {len(found):,} groups. {note}"
     columns = ("group", "who", words.several(result.model.client_name))
-    return [Table("Who became equal", columns, tuple(rows), 2, note=note)]
+    return [Table(title, columns, tuple(rows), 2, note=note)]
 
 
 def _network_table(result: FitResult) -> Table:

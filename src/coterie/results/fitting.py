@@ -57,8 +57,8 @@ class Fitting:
 
         clients, options = self.clients, self.options
         problem, auto_shared = self.problem()
-        if options.method != "auto" and FITTED[options.method].corrected is not None:
-            auto_shared = []  # main clients have all coefficients, whoever they learn them from
+        if options.method != "auto" and FITTED[options.method].all_own:
+            auto_shared = []  # clients have all coefficients, whoever they learn them from
         sentences = words.before(clients, problem, auto_shared, options.method)
         evidence, name, reason = self.choose(problem)
         if evidence is not None and (untested := self.untested(evidence)):
@@ -179,8 +179,14 @@ def need_applicable(
     method, learnable = FITTED[name], len(clients) > 1 and problem.learnable
     if method.whole:
         _need_all_personal(name, problem, clients)
-    if method.corrected is not None and shared_asked:
-        raise CoterieError(f"Method '{name}' gives every main client all coefficients: leave shared out.")
+    if method.all_own and shared_asked:
+        who = "main client" if method.corrected is not None else "group" if "group" in method.relation else "client"
+        raise CoterieError(f"Method '{name}' gives every {who} all coefficients: leave shared out.")
+    if method.relation == "layers" and not 0 < len(problem.personal) < len(clients.terms):
+        lacks, remedy = "columns of clients' own, and all are shared", "use method 'fedavg'"
+        if len(problem.personal):
+            lacks, remedy = "columns that all clients share, and there are none", "name some with shared (--shared)"
+        raise CoterieError(f"Method '{name}' needs {lacks}: {remedy}.")
     if name in applicable(problem, learnable, strengths, name):
         return
     if not learnable and method.learns:

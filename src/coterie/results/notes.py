@@ -16,6 +16,8 @@ from coterie.relations.covariance import at_means
 
 FAR = 0.01
 """Share of its way that a run may be short of without a word."""
+STILL = 0.005
+"""Share of their way that models may move in the last twentieth of the rounds without a word."""
 ILL = 1e6
 """Condition number above which more steps are no remedy."""
 
@@ -131,6 +133,8 @@ def after(clients: Clients, problem: GroupedProblem, name: str, fitted: Estimate
         notes += over_rounds(fitted.info["rounds"])
     if "collaboration" in fitted.info:
         notes += with_collaborators(clients, fitted.info["collaboration"])
+    if "training" in fitted.info:
+        notes += of_training(clients, fitted.info["training"])
     if "network" in fitted.info:
         notes += along_network(clients, fitted.info["network"])
     if not FITTED[name].learns or "strengths" in fitted.info:
@@ -241,6 +245,28 @@ def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
             "change it, give the option prior of rounds a number of rows, or none."
         )
     return notes + list(c["uncovered"])
+
+
+def of_training(clients: Clients, t: Mapping[str, Any]) -> list[str]:
+    """How steps were chosen, whether models still moved at the end, and who was left out."""
+    rounds, eta, notes = t["rounds"], t["options"].get("eta"), []
+    after = f"After {rounds:,} round{'s' * (rounds != 1)}"
+    if "eta" not in t["asked"]:
+        notes.append(
+            f"Steps are as long as the smoothness of clients' losses allows (eta = {eta:.3g}), in columns in which all "
+            "rows together have curvature one."
+        )
+    if t["status"] != "finished":
+        remedy = "leave eta out of rounds" if "eta" in t["asked"] else "give rounds a smaller eta"
+        notes.append(f"The run {t['status']}; the coefficients are the last finite ones before it: {remedy}.")
+    elif t["moved"] > STILL:
+        why = "what a round is made of is drawn, so they never rest" if t["drawn"] else "give more rounds"
+        moved = f"models still moved by {_percent(t['moved'])} of their whole way since the look before"
+        notes.append(f"{after} {moved}: {why}.")
+    if bad := t["quarantined"]:
+        many = f"{len(bad):,} client{'s' * (len(bad) != 1)}"
+        notes.append(f"{many} left the run, as steps or data of theirs gave no finite model: {_labels(clients, bad)}.")
+    return notes + list(t["notes"])
 
 
 def beside_network(name: str, compared: bool) -> str:

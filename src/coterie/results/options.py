@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, listed
 from coterie.families import DEFAULT, FAMILIES, family_named
-from coterie.methods.registry import FITTED
+from coterie.methods.registry import FITTED, METHODS
 from coterie.options import Option, check
 
 if TYPE_CHECKING:
@@ -113,9 +113,10 @@ class Options:
     rounds: Annotated[
         dict[str, Any],
         Option(
-            "An option of async-l2gd and async-al2sgd, such as steps=20000 or coordinator=peers, or of "
-            "weighted-averaging and bias-correction, such as alpha=0.3 or collaborators=5, or of similarity-network, "
-            "such as codec=tv:4; several are allowed. Theory chooses what is left out.",
+            "An option of a method over rounds: steps=20000 or coordinator=peers of async-l2gd and async-al2sgd, "
+            "alpha=0.3 or collaborators=5 of weighted-averaging and bias-correction, codec=tv:4 of similarity-network, "
+            "rounds=50, eta=0.1 or lam=1 of ditto and others that train; several are allowed. Theory, or the "
+            "smoothness of the losses, chooses what is left out.",
             **_ROUNDS,
         ),
     ] = field(default_factory=dict)
@@ -144,12 +145,16 @@ class Options:
     groups: Any = None
 
     def __post_init__(self) -> None:
+        if (why := METHODS[self.method].not_for.get("table") if self.method in METHODS else None) is not None:
+            raise CoterieError(why)
+        if isinstance(self.rounds, int) and not isinstance(self.rounds, bool) and self.method in FITTED:
+            object.__setattr__(self, "rounds", {FITTED[self.method].length: self.rounds})
         check(self)
         if self.residual == "by-client" and not family_named(self.family).has_dispersion:
             raise CoterieError(f"The {self.family} family has no residual variance: leave residual out.")
         over = [name for name, method in FITTED.items() if method.rounds]
         if self.rounds and self.method not in over:
-            raise CoterieError(f"rounds are options of the methods {', '.join(over)}: name one as the method.")
+            raise CoterieError(f"rounds are options of the methods {listed(over, 6)}: name one as the method.")
         if self.method in over:
             FITTED[self.method].over_rounds(self.rounds)
         if self.network is not None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+GROUPED = ("network", "training")
+"""Records of a model that may tell groups of clients."""
 _REPORT = b'<meta name="generator" content="coterie">'
 
 
@@ -145,12 +147,14 @@ class FitResult:
 
     @cached_property
     def merged(self) -> pd.Series[int] | None:
-        """The group (1, 2, ...) of clients that merged along a network, by client label; None for other methods.
+        """The group (1, 2, ...) of clients that merged along a network, or were found to be one, by client label.
+
+        None for other methods.
 
         As a column of the table it is a cluster for other methods: ``df["group"] = df["school"].map(result.merged)``.
         """
-        network = self.model.info.get("network")
-        return None if network is None else self._of_clients(np.asarray(network["groups"]) + 1, "group")
+        groups = next((self.model.info[k]["groups"] for k in GROUPED if "groups" in self.model.info.get(k, ())), None)
+        return None if groups is None else self._of_clients(np.asarray(groups) + 1, "group")
 
     @cached_property
     def client_residual_sd(self) -> pd.Series[float] | None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from coterie.deployment.schema import Schema
 
 CHECK = "check"
+_FITS = [name for name, method in FITTED.items() if name not in TRAINED or not method.rounds]
+"""Methods of ``coterie fit`` that run on the tables of sites."""
 _NETWORKED = "similarity-network"
 
 
@@ -41,9 +43,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.program in FITTED and "formula" not in self.task:
+        if self.program in _FITS and "formula" not in self.task:
             raise CoterieError(f"Method '{self.program}' needs a formula in [task] (--formula).")
-        if self.program in TRAINED and "factory" not in self.task and self.program not in FITTED:
+        if self.program in TRAINED and "factory" not in self.task and self.program not in _FITS:
             raise CoterieError(
                 f"Method '{self.program}' needs an objective that the sites make: a factory in [task] "
                 "(--objective module:function)."
@@ -52,7 +54,7 @@ class RunConfig:
     @property
     def fits(self) -> bool:
         """Whether it is a method of ``coterie fit`` on tables."""
-        return self.program in FITTED and "factory" not in self.task
+        return self.program in _FITS and "factory" not in self.task
 
     @classmethod
     def read(cls, path: Path) -> RunConfig:
@@ -79,5 +81,5 @@ def digest(folder: Path, run_id: str) -> str:
 
 def names() -> list[str]:
     """Programs by name."""
-    fits = [name for name in FITTED if name != _NETWORKED]
-    return [*fits, *(t for t in TRAINED if t not in FITTED and not TRAINED[t].pool_rows), CHECK]
+    fits = [name for name in _FITS if name != _NETWORKED]
+    return [*fits, *(t for t in TRAINED if t not in _FITS and not TRAINED[t].pool_rows), CHECK]

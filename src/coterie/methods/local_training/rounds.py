@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -38,6 +38,25 @@ def _filled(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+@dataclass(frozen=True)
+class Smoothness:
+    """What steps go by where the losses of clients are known, each a mean over rows: the largest over clients."""
+
+    L: float  # how fast gradients of a step's rows change
+    gradient: float  # length of the gradient where a run begins
+    rows: int
+
+    @classmethod
+    def of(cls, clients: Mapping[str, Any]) -> Smoothness:
+        """From what clients reply: L, g and rows (m,)."""
+        L = float(np.max(clients["L"]))
+        return cls(L if L > 0.0 else 1.0, float(np.max(clients["g"])), int(np.max(clients["rows"])))
+
+    def steps(self, how: Mapping[str, Any]) -> int:
+        """Steps in E passes of B rows each, of the client with the most rows."""
+        return int(how.get("E", 1)) * (-(-self.rows // how["B"]) if how.get("B") else 1)
+
+
 NO_GRADIENT = "the data of some clients give no gradient"
 
 
@@ -57,10 +76,16 @@ class LocalTraining(Stepwise):
     up: Annotated[str, codec_option("Codec of what clients send: see ``coterie.codecs.by_name``.")] = "none"
     down: Annotated[str, codec_option("Codec of what clients are sent.")] = "none"
     model: ClassVar[Any] = staticmethod(client.current_model)  # which work tells a client's model in the end
+    bends: ClassVar[str] = ""  # which option bends the losses of local steps beside their own curvature
     strict: Annotated[bool, Option("Whether a client that diverges, or has no gradient, ends the run.")] = False
 
     def __post_init__(self) -> None:
         check(self)
+
+    @classmethod
+    def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:
+        """Options that losses of a known smoothness ask for, given the others: steps stable at every client."""
+        return {"eta": 1.0 / (losses.L + (how[cls.bends] if cls.bends else 0.0))}
 
     @property
     def notes(self) -> list[str]:

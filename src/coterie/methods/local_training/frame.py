@@ -1,0 +1,159 @@
+"""Columns in which gradient steps mean the same in every direction, whatever the units and zeros of a table's.
+
+With ``theta = at + size R u`` all rows together have curvature one in u where a run begins: at the model that has an
+intercept alone. Columns that clients share are combinations of shared ones, so that shared parts of u are those of
+theta. Sites keep the frame and turn their own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Lock
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, Site, find_work, require_all_replies, work, work_name
+from coterie.methods.problem_and_estimates import GroupedProblem
+from coterie.numerics.arrays import Floats, full
+from coterie.objectives.glm import GLM
+from coterie.queries import Query, WrappedFederation
+
+Reply = dict[str, Any]
+NEWTON, LONGEST, NEAR = 30, 2.0, 1e-3
+"""Steps to the first intercept at most, how long each may be, and when it is near enough."""
+ROOM = "coterie.methods."
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An affine change of parameters, by which outcomes with a residual variance are divided by ``size``, too."""
+
+    at: Floats  # (p,) where u is zero
+    R: Floats  # (p, p)
+    size: float = 1.0
+
+    def theta(self, u: Floats) -> Floats:
+        """Parameters (..., p) of the table."""
+        return np.asarray(self.at + self.size * (u @ self.R.T))
+
+    @property
+    def row(self) -> Floats:
+        """All numbers, as sites keep them."""
+        return np.concatenate([[self.size], self.at, self.R.ravel()])
+
+    @classmethod
+    def of_row(cls, row: Floats) -> Frame:
+        """From those numbers."""
+        p = int(np.sqrt(len(row) - 0.75))  # p^2 + p + 1 of them
+        return cls(np.array(row[1 : p + 1]), row[p + 1 :].reshape(p, p), float(row[0]))
+
+
+@work
+def expanded_at(site: Site, at: Floats | None) -> Reply:
+    """Clients' losses at one model, by default zero, to second order, to be added up."""
+    glm = _rows_to_train_on(site)
+    model = np.zeros(glm.p) if at is None else at
+    loss, score, A, _ = glm.derivatives(np.ones(glm.p), np.tile(model, (len(site), 1)))
+    return {"loss": loss, "score": score, "A": A, "w": glm.sizes()}
+
+
+@work
+def keep_frame(site: Site, row: Floats) -> Reply:
+    """Remember the frame."""
+    site.state["frame"] = np.tile(row, (len(site), 1))
+    return {}
+
+
+def well_scaled(fed: Federation, problem: GroupedProblem) -> Frame:
+    """Agree on a frame, in a few exchanges of sums; a CoterieError where rows do not tell all columns apart."""
+    constant, basis = problem.intercept, problem.basis
+    if basis is not None and constant is not None and np.count_nonzero(basis.matrix[:, constant]) > 1:
+        constant = None  # no column is
+    s = require_all_replies(fed.total(expanded_at, at=None))
+    at = np.zeros(s["score"].shape[-1])
+    for k in range(NEWTON if constant is not None else 0):
+        step = float(s["score"][constant] / full(s["A"])[constant, constant])
+        if k and abs(step) <= NEAR * max(1.0, float(abs(at[constant]))):
+            break
+        at[constant] += step if problem.family.is_quadratic else float(np.clip(step, -LONGEST, LONGEST))
+        s = require_all_replies(fed.total(expanded_at, at=at))
+    weight = float(s["w"])
+    size = float(np.sqrt(2.0 * s["loss"] / weight)) if problem.family.has_dispersion else 1.0
+    frame = Frame(at, _whitening(full(s["A"]) / weight, problem), size if size > 0.0 else 1.0)
+    require_all_replies(fed.ask(keep_frame, row=frame.row))
+    return frame
+
+
+def _whitening(H: Floats, problem: GroupedProblem) -> Floats:
+    """R with ``R' H R = I``, whose rows of shared columns are zero but for shared ones.
+
+    Columns are made orthogonal one after the other, the intercept first, so that no zero of a column changes what u is.
+    """
+    first, own = np.arange(len(H)) == problem.intercept, np.isin(np.arange(len(H)), problem.personal)
+    order = np.lexsort(
+        (-np.arange(len(H)), first, own)
+    )  # the last coefficient depends on all of u, the first on its own alone
+    unit = 1.0 / np.sqrt(np.diag(H))
+    try:
+        alike = np.linalg.inv((H * unit * unit[:, None])[np.ix_(order, order)])
+        root = np.linalg.cholesky((alike + alike.T) / 2.0)
+    except np.linalg.LinAlgError as e:
+        raise CoterieError("The rows of all clients do not tell some columns apart: leave one out.") from e
+    R = np.zeros_like(H)
+    R[np.ix_(order, order)] = root
+    return np.asarray(unit[:, None] * R)
+
+
+def _rows_to_train_on(site: Site) -> GLM:
+    glm: GLM = getattr(site.objective, "train", site.objective)
+    return glm
+
+
+_KEPT: dict[int, tuple[tuple[Any, ...], bytes, tuple[Floats, Floats, Floats]]] = {}
+_LOCK = Lock()
+
+
+def turned(glm: GLM, row: Floats) -> GLM:
+    """The same clients in a frame; turned rows are kept as long as the table's are there."""
+    name, frame, rows = id(glm.X), row.tobytes(), (glm.X, glm.y, glm.offset)
+    with _LOCK:
+        kept = _KEPT.get(name)
+        if kept is None or kept[1] != frame or any(old() is not now for old, now in zip(kept[0], rows, strict=True)):
+            watched = (ref(glm.X, partial(_forget, name)), ref(glm.y), ref(glm.offset))
+            kept = _KEPT[name] = watched, frame, _turn(glm, Frame.of_row(row))
+    X, y, offset = kept[2]
+    return replace(glm, X=X, y=y, offset=offset)
+
+
+def _forget(name: int, _: Any) -> None:
+    _KEPT.pop(name, None)
+
+
+def _turn(glm: GLM, frame: Frame) -> tuple[Floats, Floats, Floats]:
+    X, start = np.ascontiguousarray(glm.X @ frame.R), glm.offset + glm.X @ frame.at
+    if not glm.family.has_dispersion:
+        return X, glm.y, start
+    return X, (glm.y - start) / frame.size, np.zeros(len(start))
+
+
+@work
+def in_frame(site: Site, inner: str, **message: Any) -> Reply:
+    """Work of a method, on rows in the frame that the site keeps."""
+    view = copy(site)
+    view.objective = turned(_rows_to_train_on(site), site.state["frame"][0])
+    out: Mapping[str, Any] = find_work(ROOM + inner)(view, **message)
+    return dict(out)
+
+
+class InFrame(WrappedFederation):
+    """A federation whose sites keep a frame: parameters that travel are those in it."""
+
+    def _answer(self, query: Query) -> Any:
+        message = {**query.message, "inner": work_name(query.work).removeprefix(ROOM)}
+        return query._replace(work=in_frame, message=message).of(self.fed)
