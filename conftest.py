@@ -29,6 +29,14 @@ def state(tmp_path_factory):
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
+@pytest.fixture
+def in_full(monkeypatch):
+    """All messages carry their forms, for tests that read them on the way."""
+    from coterie.engines.links import SiteLink
+
+    monkeypatch.setattr(SiteLink, "shortened", lambda link, request: None)
+
+
 def pytest_collection_finish(session):
     """Modules that a test writes, and writes again within a second, are read as they stand, not from a cache."""
     sys.dont_write_bytecode = True

@@ -10,6 +10,8 @@ from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from tests.contract.registry import CASES
 
+pytestmark = pytest.mark.usefixtures("in_full")
+
 CODED = [c for c in CASES if c.name.endswith(("-coded", "-bytes", "-tv", "-ef21"))]
 LIAR, PARTS = 1, [[22, 3, 8], list(range(9, 22)), [0, 1, 2, 4, 5, 6, 7]]
 

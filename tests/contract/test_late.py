@@ -118,6 +118,7 @@ def test_another_coordinator_goes_on_from_a_checkpoint_whatever_comes_late(tmp_p
     assert [float(again.total(add, x=x)["u"]) for x in (10.0, 100.0)] == [11.0 * M, 111.0 * M]
 
 
+@pytest.mark.usefixtures("in_full")
 @pytest.mark.parametrize("kind", ["ask", "mark", "restore"])
 def test_an_older_request_is_told_how_far_the_site_is(kind, tmp_path):
     sent = [[] for _ in range(SITES)]

@@ -26,6 +26,8 @@ from coterie.relations.parameter_layout import Layout
 from tests.contract.cases import al2sgd, l2gd, quadratic, with_theta
 from tests.contract.registry import CASES
 
+pytestmark = pytest.mark.usefixtures("in_full")
+
 LIAR = 1
 
 

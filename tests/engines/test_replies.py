@@ -13,6 +13,8 @@ from coterie.federation import PerCluster, Ragged, work
 from tests.engines.privacy.works import Values, tell
 from tests.messages import names
 
+pytestmark = pytest.mark.usefixtures("in_full")
+
 
 @work
 def sized(site, c):

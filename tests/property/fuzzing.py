@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from zlib import crc32
 
 import numpy as np
 
@@ -11,13 +12,14 @@ from coterie.federation import PerCluster, PerRow, Ragged
 
 
 def seal(body: bytes) -> bytes:
-    """A message of ``body``, with the head and the checksum that belong to it."""
-    head = wire._HEAD.pack(wire.MAGIC, wire.VERSION, len(body))
-    return head + body + wire._checksum(head, body)
+    """A message of ``body``, with the version and the checksum that belong to it."""
+    whole = wire.encode(None)[:1] + body
+    return whole + crc32(whole).to_bytes(4, "little")
 
 
 def body(message: bytes) -> bytes:
-    return message[wire._HEAD.size : -16]
+    """The form of a message, its length before it, and its data."""
+    return message[1:-4]
 
 
 def damaged(rng: np.random.Generator, data: bytes, others: list[bytes]) -> bytes:

@@ -25,7 +25,7 @@ from coterie.deployment.schema import Schema
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.deployment.site.site_toml import Member
 from coterie.engines import InProcess, checkpoint, wire
-from coterie.engines.journal import Journal
+from coterie.engines.journal import Journal, header
 from coterie.engines.policy import Policy
 from coterie.engines.privacy import Event, Guard
 from coterie.engines.remote import Remote
@@ -83,7 +83,7 @@ def with_arrays(source: Path, name: str, prefix: str, use: Any) -> Form:
 
 def messages(source: Path, use: Any) -> Form:
     """A folder of files of messages: checkpoints, heads and arrays of states."""
-    names = [p.relative_to(source) for p in sorted(source.rglob("*")) if p.is_file() and p.read_bytes()[:4] == b"cotr"]
+    names = [p.relative_to(source) for p in sorted(source.rglob("*")) if p.is_file() and p.read_bytes()[:1] == b"\xc3"]
     kept = {str(name): wire.decode((source / name).read_bytes(), writable=True) for name in names}
 
     def write(tree: Any, folder: Path) -> None:
@@ -246,7 +246,7 @@ def journal(folder: Path) -> Form:
         content = b""
         for entry in tree["entries"] if isinstance(tree["entries"], list) else [tree["entries"]]:
             data = wire.encode(entry)
-            content += len(data).to_bytes(8, "little") + data
+            content += header(len(data)) + data
         (out / path.relative_to(folder)).write_bytes(content)
 
     def use(out: Path) -> None:

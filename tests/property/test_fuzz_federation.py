@@ -13,6 +13,8 @@ from tests.contract.cases import cluster_steps, last, personal_step, quadratic, 
 from tests.engines.sites import nodes, transport
 from tests.property.fuzzing import disturbed
 
+pytestmark = pytest.mark.usefixtures("in_full")
+
 M, D = 8, 3
 PARTS = [np.arange(3), np.arange(3, 5), np.arange(5, M)]
 MESSAGE = {"x": np.zeros(D), "eta": 0.2, "gamma": 0.5}

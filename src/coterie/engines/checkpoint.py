@@ -15,8 +15,8 @@ from coterie.engines import wire
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Array
 
-_SLOT = re.compile(rb"cotr.{9}d\x03\x04sloti\x01([01])", re.DOTALL)
-"""How a checkpoint begins: the head of a message, and of its dict of three the first, a number of one digit."""
+_SLOT = re.compile(rb".{2,6}d\x03\x04slot([TF])", re.DOTALL)
+"""How a checkpoint begins: the head of a message, and of its dict of three the first, a bool."""
 _ARRAY = re.compile(r"array-[0-9]+")
 
 
@@ -38,9 +38,9 @@ def save(path: str | Path, fed: Resumable, state: Mapping[str, Any]) -> None:
     """
     path = files.local(path)
     # Sites keep two marks in turn, so that the one the present file relies on is never overwritten.
-    slot = 1 - _slot(path)
+    slot = not _slot(path)
     files.sweep(path.parent, path.name)  # a run that was killed while it saved
-    write(path, wire.pieces({"slot": slot, "state": state, "engine": fed.snapshot(f"{path.name}.{slot}")}))
+    write(path, wire.pieces({"slot": slot, "state": state, "engine": fed.snapshot(f"{path.name}.{slot:d}")}))
 
 
 def load(path: str | Path, fed: Resumable) -> dict[str, Any]:
@@ -57,14 +57,14 @@ def load(path: str | Path, fed: Resumable) -> dict[str, Any]:
     return state
 
 
-def _slot(path: Path) -> int:
-    """The mark that the checkpoint in a file relies on; 1 where it does not say. Only its beginning is read."""
+def _slot(path: Path) -> bool:
+    """The mark that the checkpoint in a file relies on; true where it does not say. Only its beginning is read."""
     try:
         with path.open("rb") as file:
             found = _SLOT.match(file.read(32))
     except OSError:
         found = None
-    return int(found[1]) if found else 1
+    return found is None or found[1] == b"T"
 
 
 def read(path: Path, remedy: str = "begin again without it") -> Any:

@@ -89,7 +89,8 @@ class Coordinator(Answering):
             key = b""  # what tells this exchange from another in the journal
             if self._journal is not None:
                 labels = None if grouping is None else grouping.labels
-                key = wire.encode({**request, "to": address.to, "labels": labels, "message": dict(message)})[-16:]
+                asked = {**request, "to": address.to, "labels": labels, "message": dict(message)}
+                key = wire.digest(wire.encode(asked))
             if (past := self._past(kind, key)) is not None:
                 return _told(grouping, past["values"], address.rows, past["rows"], past["missing"])
             with self._all_or_nothing():

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from coterie import files
 from coterie.engines import checkpoint, wire
 from coterie.errors import CoterieError, fitting
 
-_LENGTH = struct.Struct("<Q")
+_LENGTH = struct.Struct("<QI")  # of an entry, and its checksum
 WAIT = 60.0  # seconds in which another process that writes the same journal must end
 
 
@@ -83,7 +84,7 @@ class Journal:
                 if self._cut is not None and os.fstat(file).st_size > self._cut:
                     os.ftruncate(file, self._cut)
                 self._cut = None
-                files.append(file, _LENGTH.pack(len(data)) + data, durable=True)
+                files.append(file, header(len(data)) + data, durable=True)
             finally:
                 os.close(file)
         except OSError as problem:
@@ -147,13 +148,12 @@ class Journal:
         data = files.content(self._path)
         at, entries = 0, []
         while at + _LENGTH.size <= len(data):
-            (size,) = _LENGTH.unpack_from(data, at)
+            size, _ = _LENGTH.unpack_from(data, at)
             stop = at + _LENGTH.size + size
-            if stop > len(data):
-                # An entry that was being written begins as one does; else its length was changed, and more is there.
-                if wire.begins(data[at + _LENGTH.size :][:32], size):
-                    break
+            if header(size) != data[at : at + _LENGTH.size]:
                 raise self._damaged
+            if stop > len(data):  # it was being written
+                break
             try:
                 entries.append(wire.decode(data[at + _LENGTH.size : stop], writable=True))  # as sums are that come live
             except CoterieError as problem:
@@ -165,6 +165,11 @@ class Journal:
             with self._path.open("r+b") as file:
                 file.truncate(at)
         return entries
+
+
+def header(size: int) -> bytes:
+    """What comes before an entry of so many bytes: a length that was changed is not that of an unfinished entry."""
+    return _LENGTH.pack(size, crc32(size.to_bytes(8, "little")))
 
 
 def _full(path: Path, problem: OSError) -> CoterieError:

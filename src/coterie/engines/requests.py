@@ -12,22 +12,13 @@ from coterie.errors import CoterieError
 from coterie.federation import Array, Ints
 
 Answer = Callable[[Any, bytes], bytes]
-"""``answer(request, key)``: what a site says to a request; ``key`` is the checksum of the request's message."""
+"""``answer(request, key)``: what a site says to a request; ``key`` is the digest of the request's message."""
 NUMBERED = ("ask", "total", "mark", "restore", "join", "confirm", "unmask")
 """Kinds of requests that change what a site holds. Their numbers rise: an older one than the last changes nothing."""
 
 
 class Refusal(CoterieError):
     """A site disagrees with the coordinator on what has happened, or will not say what it is asked."""
-
-
-def answered(data: bytes, answer: Answer) -> bytes:
-    """What ``answer`` says to a message, which is read once: what is checked is what is worked on."""
-    try:
-        request = wire.decode(data)
-    except CoterieError as problem:
-        return wire.encode({"garbled": str(problem)})
-    return answer(request, data[-16:])
 
 
 def failed(problem: Exception) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from coterie.engines import replies, wire
+from coterie.engines.links import SiteLink
 from coterie.engines.policy import STRIKES, BelowQuorum, Policy, Refused
 from coterie.engines.routing import Part, tally
 from coterie.errors import CoterieError
@@ -31,7 +32,7 @@ class Retry:
         self.number = 0
         self.quarantined: dict[str, str] = {}
         self.troubles: dict[str, str] = {}
-        self._send = send
+        self._send, self._links = send, [SiteLink() for _ in names]
         self._away: dict[int, float] = {}  # when a site that did not answer is asked again
         self._misses: dict[int, int] = {}  # how often it did not since it last did
 
@@ -64,17 +65,32 @@ class Retry:
             remaining = end - time.monotonic()
             if not left or remaining <= 0.0:
                 break
-            answers = self._send(left, attempt, remaining)
+            answers = self._carry(left, attempt, end)
             behind = self._take(requests, left, {site: answers.get(site) for site in left}, strikes, found)
             if behind:
                 self.number += 1
                 again = {site: self._numbered(requests[site]) for site in behind}
-                answers = self._send(again, attempt, max(end - time.monotonic(), 0.0))
+                answers = self._carry(again, attempt, end)
                 left |= again
                 self._take(requests, left, {site: answers.get(site) for site in again}, strikes, found)
         for site in left:
             misses = self._misses[site] = self._misses.get(site, 0) + 1
             self._away[site] = time.monotonic() + self.policy.rejoin * 2 ** min(misses - 1, MOST_PATIENCE)
+
+    def _carry(self, messages: Mapping[int, bytes], attempt: int, end: float) -> dict[int, bytes | None]:
+        """Send messages and bring back answers, at first without the forms that sites know."""
+        brief = {s: self._links[s].shortened(data) for s, data in messages.items() if not attempt}
+        short = {s: data for s, data in brief.items() if data is not None}
+        answers = dict(self._send({**messages, **short}, attempt, max(end - time.monotonic(), 0.0)))
+        again: dict[int, bytes] = {}
+        for s in short:
+            if (data := answers.get(s)) is not None:
+                answers[s] = self._links[s].lengthened(messages[s], data)
+                if answers[s] is None:
+                    again[s] = messages[s]
+        if again:
+            answers |= self._send(again, attempt, max(end - time.monotonic(), 0.0))
+        return answers
 
     def _numbered(self, request: Mapping[str, Any]) -> bytes:
         return wire.encode({**request, "number": self.number})
@@ -93,6 +109,7 @@ class Retry:
             answer = replies.read(data, requests[site])
             if not isinstance(answer, replies.ReplyFault):
                 found[site] = answer
+                self._links[site].learn(left[site], data or b"")
                 self.troubles.pop(self.names[site], None)
             else:
                 strikes[site] += answer.kind == "unreadable"

@@ -13,7 +13,8 @@ from coterie.engines import wire
 from coterie.engines.block_runner import BLOCK, Runner
 from coterie.engines.checkpoint import ANEW, Folder
 from coterie.engines.client_state import Store
-from coterie.engines.requests import NUMBERED, Refusal, answered, clients, covers, failed, need_form, numbers
+from coterie.engines.links import CoordinatorLink
+from coterie.engines.requests import NUMBERED, Refusal, clients, covers, failed, need_form, numbers
 from coterie.engines.routing import unequal
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Array, Ints, Site, State, Work, find_work
@@ -62,6 +63,7 @@ class Node:
         at: Callable[[str], None] = lambda moment: None,
     ) -> None:
         self._name, self._at, self._secure, self._around = name, at, secure, around
+        self._link = CoordinatorLink()
         m = len(ids)
         counts = getattr(objective, "covers", getattr(objective, "counts", None))
         self._rows = np.ones(m, np.int64) if counts is None else np.asarray(counts, dtype=np.int64)
@@ -81,10 +83,10 @@ class Node:
     def receive(self, data: bytes) -> bytes:
         """Answer one message. What goes wrong here is an answer too: the coordinator decides what it means."""
         self._at("received")
-        return answered(data, self.answer)
+        return self._link.answered(data, self.answer)
 
     def answer(self, request: dict[str, Any], key: bytes) -> bytes:
-        """Answer a request that was decoded; ``key`` is the checksum of its message."""
+        """Answer a request that was decoded; ``key`` is the digest of its message."""
         try:
             return self._answer(request, key)
         except Refusal as problem:

@@ -23,6 +23,7 @@ if "tests" not in sys.modules:  # a job's process, where another package's tests
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.nvflare.job import Server, Site
 from coterie.engines import checkpoint, wire
+from coterie.engines.links import CoordinatorLink
 from coterie.engines.policy import Policy
 from coterie.engines.remote import Remote
 from coterie.engines.site import Node
@@ -129,11 +130,10 @@ class Share(Site):
     def receiver(self, folder):
         sites, found = Config.read(folder).sites, {}
 
-        def receive(data):
-            request = wire.decode(data)
+        def answer(request, key):
             run = request["run"]
             if run not in found:
                 found[run] = node(folder.name, sites, run.partition(".")[2], folder / "runs" / run)
-            return found[run].answer(request, data[-16:])
+            return found[run].answer(request, key)
 
-        return receive
+        return partial(CoordinatorLink().answered, answer=answer)

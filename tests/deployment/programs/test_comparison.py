@@ -126,6 +126,7 @@ def test_no_number_tells_of_fewer_held_out_rows_than_min_group(tmp_path):
         assert "A split is" in wire.decode(SiteReceiver(homes[0]).receive(wire.encode(request)))["refused"]
 
 
+@pytest.mark.usefixtures("in_full")
 def test_a_run_that_was_cut_while_it_compared_has_its_model_and_goes_on(tmp_path):
     table = schools()
     coordinator, homes = folders(tmp_path, table, "site", ["school", "district"],

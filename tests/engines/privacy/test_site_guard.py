@@ -16,6 +16,8 @@ from tests.engines.privacy.test_training import problem
 from tests.engines.privacy.works import Values, both, tell
 from tests.messages import names
 
+pytestmark = pytest.mark.usefixtures("in_full")
+
 TERMS = {"clip": {"v": 1.0}, "noise": 2.0, "clients": 4, "epsilon": 5.0}
 
 

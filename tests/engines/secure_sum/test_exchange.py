@@ -291,6 +291,7 @@ def uneven(site, odd):
     return {"x": np.ones((len(site), 2 if np.isin(odd, site.ids).any() else 3))}
 
 
+@pytest.mark.usefixtures("in_full")
 def test_what_passes_by_is_noise():
     """Equal values at all sites: no two masked sums have a word in common, nor are the values among them."""
     up = []
@@ -318,6 +319,7 @@ def test_a_site_that_has_forgotten_joins_and_all_make_new_keys(forgets):
     assert not fed.quarantined
 
 
+@pytest.mark.usefixtures("in_full")
 def test_a_sum_costs_a_message_to_join_only_where_somebody_is_new():
     seen = []
     fed = federation(tap=lambda way, site, data: seen.append(wire.decode(data)["kind"]) if way == "down" else None)

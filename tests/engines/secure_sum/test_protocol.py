@@ -171,7 +171,7 @@ def test_fixed_keys_give_fixed_bytes(monkeypatch):
     assert hashlib.sha256(wire.encode(reply)).hexdigest() == KNOWN
 
 
-KNOWN = "ad822a68f4dac2c6fe07258b628c093f908500969729963b69e62b61a9ca739a"  # changes with the form of messages
+KNOWN = "bf1d272220a9b7179f67b943770149ea4ee7f2aa1962b5f58092117a84128fba"  # changes with the form of messages
 
 
 def uniform(words):

@@ -24,6 +24,8 @@ from tests.messages import names
 from tests.methods.layered import layered
 from tests.methods.local_training.test_rounds import every, last, quadratic
 
+pytestmark = pytest.mark.usefixtures("in_full")
+
 M = 8
 HEAD = np.arange(7) >= 5
 

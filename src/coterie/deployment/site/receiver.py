@@ -27,8 +27,9 @@ from coterie.deployment.schema import Schema, disagreements
 from coterie.deployment.site import payload, prepared_data, releases
 from coterie.deployment.site.site_toml import Member
 from coterie.engines import checkpoint, wire
+from coterie.engines.links import CoordinatorLink
 from coterie.engines.privacy.gaussian_mechanism import PUBLIC
-from coterie.engines.requests import Answer, answered, failed, need_form
+from coterie.engines.requests import Answer, failed, need_form
 from coterie.engines.site import Node
 from coterie.errors import CoterieError, NoRows, fitting
 from coterie.federation import Site, Work
@@ -38,6 +39,8 @@ Watch = Callable[[Any, bytes, float, Node | None], None]
 Prepare = Callable[[Path, Member, Mapping[str, Any], str], prepared_data.Prepared]
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 FAILS = f"by the rules of its owner it says no more: '{PROBLEM}' in the site's folder says why the work failed."
+FORMS = "forms"
+"""What a coordinator need not send again, nor this site: see :mod:`coterie.engines.links`."""
 LOCK = "lock"
 """Held by the process of a site that is answering: two at once would use a key twice, or draw noise twice."""
 WAIT = 60.0
@@ -73,17 +76,18 @@ class SiteReceiver:
         self._runs: dict[str, Node] = {}
         self._prepared: dict[str, prepared_data.Prepared] = {}
         self._run_stamps: dict[str, tuple[int, ...]] = {}
-        self._lock = Lock()
+        self._lock, self._link = Lock(), CoordinatorLink(self._keep / FORMS)
         self._guard = self._guarded()
 
     def receive(self, data: bytes) -> bytes:
         """Answer one message: of the kinds check and open, or one that the node of its run answers."""
-        return answered(data, self._answer_locked)
+        with self._lock:
+            return self._link.answered(data, self._answer_locked)
 
     def _answer_locked(self, request: Any, key: bytes) -> bytes:
         """Answer and log while no other process of the site does; without a lock where files cannot be locked."""
         start = time.perf_counter()
-        with self._lock, ExitStack() as held:
+        with ExitStack() as held:
             busy = f"another process of site '{self.member.name}' is answering"
             try:
                 with suppress(OSError):

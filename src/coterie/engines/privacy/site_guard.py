@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from coterie.engines import checkpoint, wire
+from coterie.engines.links import CoordinatorLink
 from coterie.engines.privacy.accountant import Event, accounting, epsilon
 from coterie.engines.privacy.gaussian_mechanism import ABOUT_ROWS, PUBLIC, clipped
-from coterie.engines.requests import NUMBERED, Answer, answered, failed, need_form
+from coterie.engines.requests import NUMBERED, Answer, failed, need_form
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints, PerRow, work_name
 from coterie.options import Option, checked
@@ -54,7 +55,7 @@ class Guard:
         self._public = PUBLIC | frozenset(public) | (ABOUT_ROWS if unit == "row" else frozenset())
         self._book = None if book is None else Path(book)
         self._counts: dict[Event, int] = {}
-        self._last = b""
+        self._last, self._link = b"", CoordinatorLink()
         self._read()
 
     @property
@@ -64,10 +65,10 @@ class Guard:
 
     def receive(self, data: bytes) -> bytes:
         """Answer one message, or refuse it."""
-        return answered(data, self)
+        return self._link.answered(data, self)
 
     def __call__(self, request: Any, key: bytes) -> bytes:
-        """Answer a request that was decoded, or refuse it; ``key`` is the checksum of its message."""
+        """Answer a request that was decoded, or refuse it; ``key`` is the digest of its message."""
         try:
             self._read()
             if not self._late(request):

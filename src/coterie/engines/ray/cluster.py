@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from coterie import federation, files
-from coterie.engines import wire
+from coterie.engines.links import CoordinatorLink
 from coterie.engines.site import Node
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints
@@ -73,6 +74,7 @@ class ActorSlot:
 
     def __init__(self) -> None:
         self._node: Node | None = None
+        self._link = CoordinatorLink()
         self._held = ExitStack()
         self.shard: Any = None
 
@@ -103,15 +105,14 @@ class ActorSlot:
         """Answer one message; None where the site has yet to be opened."""
         if self._node is None:
             return None
-        try:
-            request = wire.decode(data)
-        except CoterieError:
-            return self._node.receive(data)
+        return self._link.answered(data, partial(self._answer, self._node))
+
+    def _answer(self, node: Node, request: dict[str, Any], key: bytes) -> bytes:
         module = str(request.get("work", "coterie")).partition(":")[0]
         if module.split(".")[0] not in ("coterie", "__main__"):
             with suppress(ImportError):  # the caller could run anything here: Ray's clusters trust those who use them
                 import_module(module)
-        return self._node.answer(request, data[-16:])
+        return node.answer(request, key)
 
     def read(self, make: Callable[..., Any], *arguments: Any) -> None:
         """Begin a shard, whose methods :meth:`do` calls."""
