@@ -158,12 +158,14 @@ def _propose_number(
 
 
 def _check_number(name: str, column: SchemaColumn, series: pd.Series[Any], least: int) -> Findings:
-    from coterie.data.columns import at_rows
+    from coterie.data.columns import Column
 
-    values, found = numbers(series), Findings(column)
+    values, found, held = numbers(series), Findings(column), Column(series)
     strange, outside = ~np.isfinite(values) & _is_there(series), column.outside(values)
-    if strange.any():
-        found.rows.append(f"Column '{name}' holds no number in {at_rows(strange)}.")
+    for what, rows in held.faults("number"):
+        if (rows & strange).any():
+            text = held.fault_text(what, rows)
+            found.rows.append(f"{text[0].upper()}{text[1:]}.")
     if outside.any():
         found.rows.append(column.out_of_range(name, outside))
     if strange.sum() >= least:

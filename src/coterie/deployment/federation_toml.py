@@ -14,7 +14,7 @@ from coterie.options import Option, check
 
 FEDERATION, SITE, SCHEMA, RUN = "federation.toml", "site.toml", "schema.toml", "run.toml"
 PROBLEM = "problem.txt"
-"""In a site's folder: what was last wrong with its table, with rows and values, which do not leave."""
+"""In a site's folder: what was wrong with its table, the last at the end, with rows and values, which do not leave."""
 RELEASES, BOOK = "releases", "privacy.book"
 """In a site's folder: what has left it, and what was spent of its privacy budget, by all runs together."""
 _TAKEN = ("server", "coordinator", "admin")

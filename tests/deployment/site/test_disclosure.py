@@ -499,7 +499,7 @@ def test_what_is_left_out_is_told_to_the_owner_alone(tmp_path):
     said = say(host, **opening(schema, missing="drop"))
     assert said["counts"].tolist() == [80] and said["info"]["notes"] == [LEFT_OUT]
     told = (host.folder / PROBLEM).read_text()
-    assert "Left out: column 'age' has no number in 1 row (data row 5)." in told
+    assert "Left out: column 'age' has missing values in 1 row (data row 5)." in told
     assert "Clipped: Column 'age' is outside 18 to 110 in 1 row (data row 7)" in told
     assert host._prepared["r"].objective.X[:, 1].max() == 110.0 and len(host._prepared["r"].objective.y) == 79
 

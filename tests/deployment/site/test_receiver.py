@@ -19,7 +19,7 @@ from coterie.deployment import logs, toml
 from coterie.deployment.column_types import SchemaColumn
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.schema import Schema
-from coterie.deployment.site import prepared_data, receiver
+from coterie.deployment.site import payload, prepared_data, receiver
 from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import LOCK, SiteReceiver
 from coterie.deployment.site.site_toml import Member
@@ -203,6 +203,23 @@ def test_where_rules_hold_a_site_without_rows_says_so_when_a_sum_is_to_leave_not
     assert len(fed.participants.roster) == 3 and not fed.away
     assert fed.ask(rows_here)["rows"].tolist() == [40, 40]
     assert "0 rows can be used" in (home(tmp_path, "bern") / PROBLEM).read_text()
+
+
+def test_an_owner_reads_the_cause_and_not_only_what_came_of_it(tmp_path):
+    build(tmp_path)
+    frame = table(1)
+    frame = frame.assign(age=frame.age.map(lambda v: str(v).replace(".", ",")), pain="mild")
+    frame.to_csv(home(tmp_path, "bern") / "data.csv", index=False)
+    for name in "rst":
+        fed = Remote(transport(tmp_path), run=name, task=task(tmp_path), policy=Policy(strict=False))
+        fed.ask(rows_here)
+    told = (home(tmp_path, "bern") / PROBLEM).read_text()
+    assert told.count("write numbers as in 1234.5") == 1 and told.count("0 rows can be used") == 3
+    assert "column 'pain' has no level of the schema, but 'mild', in 40 rows" in told
+    for n in range(100):
+        payload.tell_owner(home(tmp_path, "bern"), [f"problem {n}"])
+    told = (home(tmp_path, "bern") / PROBLEM).read_text()
+    assert "problem 99" in told and "problem 90\n" in told and "problem 9\n" not in told
 
 
 def test_a_client_at_two_sites_is_named(tmp_path):

@@ -64,10 +64,18 @@ def note_answer(path: Path, request: Any, reply: bytes, seconds: float, node: No
     logs.append(path, {"time": logs.now(), **summary(request, reply, node), "seconds": round(seconds, 6)})
 
 
+TOLD = 20
+"""Of what an owner was told, so much is kept: the last of it may only be what came of the first."""
+
+
 def tell_owner(folder: Path, lines: Iterable[str]) -> None:
-    """Write down in a site's folder what does not leave: :data:`~coterie.deployment.federation_toml.PROBLEM`."""
-    text = "".join(f"{line}\n" for line in lines)
-    files.write(folder / PROBLEM, [text.encode(errors="replace")], mode=0o600)
+    """Write down in a site's folder what does not leave, after what was said before: :data:`PROBLEM`."""
+    path = folder / PROBLEM
+    said = "\n".join(re.sub(r"\n{2,}", "\n", line) for line in lines)
+    before = path.read_text(errors="replace").strip().split("\n\n") if path.is_file() else []
+    kept = [old for old in before if old and old.partition("\n")[2] != said][1 - TOLD :]
+    text = "\n\n".join([*kept, f"[{logs.now()}]\n{said}"])
+    files.write(path, [f"{text}\n".encode(errors="replace")], mode=0o600)
 
 
 def fewest_rows(about: Mapping[str, Any], request: Mapping[str, Any]) -> int | None:

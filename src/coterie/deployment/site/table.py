@@ -289,12 +289,15 @@ def usable_rows(
             said += spelling_notes(name, coded.labels, coded.joined)
             rich = np.bincount(codes[codes >= 0], minlength=len(known)) >= least
             codes[~(rich | np.isin(known, column.levels))[codes]] = -1
-            without(codes < 0, f"column '{name}' has no level of the schema")
+            other = listed(map(repr, table[name][codes < 0].dropna().astype(str).unique()), 3)
+            without(codes < 0, f"column '{name}' has no level of the schema{f', but {other},' if other else ''}")
             found[name] = np.array(known, dtype=object)[codes]
             continue
-        values = numbers(table[name])
-        with np.errstate(invalid="ignore"):
-            without(~(np.abs(values) <= LARGEST), f"column '{name}' has no number")
+        values = np.array(read[name].numbers, dtype=np.float64)
+        for what, bad in read[name].faults("number"):
+            said.append(f"Left out: {read[name].fault_text(what, bad)}.")
+            rows &= ~bad
+        without(np.isfinite(values) & (np.abs(values) > LARGEST), f"column '{name}' has numbers beyond {LARGEST:g}")
         if (outside := column.outside(values)).any():
             said.append(f"Clipped: {column.out_of_range(name, outside)}")
         found[name] = np.clip(values, column.low, column.high) if outside.any() else values
@@ -304,9 +307,9 @@ def usable_rows(
     y, family = found.get(parsed.outcome), family_named(task["family"])
     if y is not None and y.dtype.kind == "f":
         unfit = ~family.possible(y) | (y > family.largest)
-        without(unfit & rows, f"column '{parsed.outcome}' does not fit its role")
+        without(unfit & rows, f"column '{parsed.outcome}' has no outcome of the family {family.name}")
     if weights is not None:
-        without((found[weights] <= 0.0) & rows, f"column '{weights}' does not fit its role")
+        without((found[weights] <= 0.0) & rows, f"column '{weights}' has weights that are not above 0")
     for name, values in found.items():
         if values.dtype.kind == "f":  # what is left out is no reason to refuse either
             column, plain = own.columns[name], name == parsed.outcome
