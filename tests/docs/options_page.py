@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 
 from coterie.deployment.column_types import SchemaColumn
 from coterie.deployment.federation_toml import Config
@@ -62,9 +63,10 @@ def section(title: str, *classes: type) -> str:
 def own(cls: type) -> str:
     """What a class has beside those that it is made from."""
     base = cls.__mro__[1]
-    rows = [row for key, row in declared(cls).items() if key not in declared(base)]
+    above = declared(base) if is_dataclass(base) else {}
+    rows = [row for key, row in declared(cls).items() if key not in above]
     names = ", ".join(f"`{name}`" for name, method in TRAINED.items() if method.method_class is cls)
-    beside = "" if base is LocalTraining else f"; and those of `{base.__name__}`"
+    beside = "" if base is LocalTraining or not above else f"; and those of `{base.__name__}`"
     return "\n".join([f"### {names}{beside}", "", *table(rows)]) if rows else ""
 
 

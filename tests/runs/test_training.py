@@ -21,6 +21,7 @@ from coterie.runs.training_problem import TrainingProblem
 from tests.messages import names
 
 METHODS = ["local", "pooled", "fedavg", "ditto", "pfedme", "ifca", "scaffold", "apfl"]
+METHODS += ["similarity-network", "weighted-averaging", "bias-correction", "async-l2gd", "async-al2sgd"]
 
 
 def config(**sections):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.errors import CoterieError
 from coterie.evidence.intervals import half_width, statistic
 from coterie.evidence.table_comparison import Comparison, Triple, interval_columns
 from coterie.methods.registry import TRAINED, trained_method
@@ -44,10 +45,13 @@ def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:
 def usable(problem: TrainingProblem, name: str) -> bool:
     """Whether a method can be used on what there is: known groups, a layout, its layers, privacy of rows."""
     method, config = trained_method(name), problem.config
-    layout = any(config.layout.values()) or method.layout in config.given(name)
+    layout = any(config.layout.values()) or method.layout in config.given(name) or not method.splits
     layers = not method.normalises or bool(parameters.normalising(problem.objective))
     rows = not getattr(method.method_class, "by_row", False) or (config.private and config.privacy["unit"] == "row")
-    return (problem.data.known or not method.groups) and (layout or not method.layout) and layers and rows
+    single = method.reveals and config.private
+    return (
+        (problem.data.known or not method.groups) and (layout or not method.layout) and layers and rows and not single
+    )
 
 
 def quiet(_: str) -> Sequence[Callback]:
@@ -69,6 +73,7 @@ def compare(config: Config, names: Sequence[str], watch: Watch = quiet) -> Train
         problem = TrainingProblem.of(config, seed)
         groups.append(problem.data.group if problem.data.known else None)
         methods = methods or chosen(problem, names)
+        problem = replace(problem, main=main_clients(problem, methods))
         inner = problem.inside()
         for name in methods:
             where = f"seed {k + 1} of {len(config.run['seeds'])}, {name}"
@@ -76,6 +81,19 @@ def compare(config: Config, names: Sequence[str], watch: Watch = quiet) -> Train
             runs.setdefault(name, []).append(replace(run, theta=None))
     tried = {name: len(trained_method(name).settings(config.given(name))) for name in methods}
     return TrainingComparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1})
+
+
+def main_clients(problem: TrainingProblem, methods: Sequence[str]) -> Ints | None:
+    """Positions of the clients on which methods are compared: the main ones of each that has some; None: all."""
+    both: set[int] | None = None
+    for method in (trained_method(name, problem.config.folder) for name in methods):
+        if method.relation == "main client":
+            setting = method.settings(problem.config.given(method.name))[0]
+            main = method.make(problem.seed, **setting, labels=problem.data.labels).positions()
+            both = both if main is None else set(main.tolist()) & (set(main.tolist()) if both is None else both)
+    if both is not None and not both:
+        raise CoterieError("The methods have no main client in common on which to compare them: name the same ones.")
+    return None if both is None else np.array(sorted(both), dtype=np.int64)
 
 
 def pick(inner: TrainingProblem, name: str, watch: Watch = quiet, where: str = "") -> dict[str, Any]:
@@ -89,7 +107,7 @@ def pick(inner: TrainingProblem, name: str, watch: Watch = quiet, where: str = "
         return candidates[0]
     run = inner.config.run
     rare = replace(inner.config, run=run | ({} if run["patience"] else {"evaluate_every": run["rounds"]}))
-    problem, standing = TrainingProblem(rare, inner.seed, inner.data), []
+    problem, standing = replace(inner, config=rare), []
     for k, setting in enumerate(candidates):
         done = train(problem, name, setting, watch(f"{where}, setting {k + 1} of {len(candidates)}"))
         standing.append((False, -np.inf) if done.trouble else done.scores.standing)

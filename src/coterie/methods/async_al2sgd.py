@@ -6,19 +6,31 @@ term, which is here. Every gradient is ``h_i``, the whole one at the anchor x, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
-from coterie.methods.clustered_l2gd.client_work import SNAPSHOT, Monitor, Reply, State, describe_clients, observe
+from coterie.methods.clustered_l2gd.client_work import (
+    SNAPSHOT,
+    Monitor,
+    Reply,
+    State,
+    describe_clients,
+    first_means,
+    observe,
+    tied,
+    widened,
+)
 from coterie.methods.clustered_l2gd.coins_and_averages import Coordinated, NetworkAverage, Vote, central, draw
 from coterie.methods.clustered_l2gd.fused_messages import AnchorHeads, Segment, segment
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws, Momentum, full_gradient, katyusha
+from coterie.objectives.parameters import precision
 from coterie.relations.clusters import Ties
 
 
@@ -33,7 +45,15 @@ def start(site: Site, gamma: Floats, w: Any = 0.0) -> Reply:
 
 @work
 def client_update(
-    site: Site, momentum: Floats, c: Floats, u: Floats, v: Floats, fresh: Bools, refresh: bool, **steps: Any
+    site: Site,
+    momentum: Floats,
+    c: Floats,
+    u: Floats,
+    v: Floats,
+    fresh: Bools,
+    refresh: bool,
+    personal: Sequence[str] | None = None,
+    **steps: Any,
 ) -> Reply:
     """The anchor's gradient where it is new, the communication that was decided last, local steps, what is asked next.
 
@@ -42,17 +62,18 @@ def client_update(
     ``refresh``, x moves to y, and averages of x are asked for instead of theta's.
     """
     j, gamma, x, y, z, h = site.clusters, *(site.state[name] for name in ("gamma", "x", "theta", "z", "h"))
-    m = Momentum(*momentum)
+    m, on = Momentum(*momentum), tied(site, personal)
+    u, v, pull = widened(u, on), widened(v, on), gamma[:, None] if on is None else gamma[:, None] * on
     if fresh.any():
         new = np.flatnonzero(fresh[j])
         h = np.array(h)
-        h[new] = full_gradient(site.objective.take(new), x[new]) + gamma[new, None] * (x[new] - v[j[new]])
+        h[new] = full_gradient(site.objective.take(new), x[new]) + pull[new] * (x[new] - v[j[new]])
         site.state["h"] = h
         site.count(len(new))
     communicated = np.flatnonzero(c[j] >= 0.0)
     if len(communicated):
         theta = mix(m, x[communicated], y[communicated], z[communicated])
-        g = h[communicated] + gamma[communicated, None] * (
+        g = h[communicated] + pull[communicated] * (
             c[j[communicated], None] * (theta - x[communicated]) - u[j[communicated]]
         )
         y, z = np.array(y), np.array(z)
@@ -63,7 +84,9 @@ def client_update(
     site.state["theta"], site.state["z"] = y, z
     if refresh:
         site.state["x"] = y
-    return {"s": gamma[:, None] * (y if refresh else mix(m, x, y, z)), "g": gamma}
+    s = y if refresh else mix(m, x, y, z)
+    s = gamma[:, None] * (s if on is None else s[:, on])
+    return {"s": s.astype(precision(site.objective), copy=False), "g": gamma}
 
 
 def mix(m: Momentum, x: Floats, y: Floats, z: Floats) -> Floats:
@@ -86,13 +109,15 @@ class AsyncAL2SGD(Stepwise):
     vote: Vote | None = None  # who draws the global coin
     network: NetworkAverage = field(default=central)  # who computes the network's average
     monitor: Monitor = field(default_factory=Monitor)  # what is "observed" after a step
+    personal: Sequence[str] | None = None  # layers that nothing ties, nor what the objective keeps; None ties all
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first step, at w (d,) for all clients, by default zero."""
         described = require_all_replies(fed.ask(describe_clients))
         start_at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
         require_all_replies(fed.ask(start, gamma=PerRow(self.ties.gamma), **start_at))
-        k, x = len(self.p), np.full((len(self.p), int(described["dim"].max())), start_at.get("w", 0.0))
+        k, d = len(self.p), int(described["dim"].max())
+        x = first_means(fed, k, d, start_at.get("w", 0.0), self.personal)
         counts = {"between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}
         return {"t": 0, "status": "running", "average": x, "network": x, "fresh": np.ones(k, dtype=bool), **counts}
 
@@ -107,7 +132,9 @@ class AsyncAL2SGD(Stepwise):
         p, last = np.where(self.ties.Gamma > 0.0, self.p, 0.0), state["t"] + n
         scale = 1.0 / ((1.0 - self.p0) * (1.0 - p))
         means = state["average"], state["network"], state["fresh"]
-        heads = AnchorHeads(fed, client_update, self.momentum, self.ties.alpha, scale, self.batch, *means)
+        heads = AnchorHeads(
+            fed, client_update, self.momentum, self.ties.alpha, scale, self.batch, *means, self.personal
+        )
         counts = {name: state[name] for name in ("between", "within", "refreshes")}
         for t, xi0, xi in draw(self.seed, state["t"], n, self.vote or Coordinated(self.p0), p):
             steps = np.arange(t, t + len(xi0))

@@ -9,7 +9,7 @@ cluster for itself) and a local gradient step. With p_j = 0 and tau_j = 1 this i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,6 +132,7 @@ class AsyncL2GD(Stepwise):
     vote: Vote | None = None  # who draws the global coin
     network: NetworkAverage = field(default=central)  # who computes the network's average
     monitor: Monitor = field(default_factory=Monitor)  # what is "observed" after a step
+    personal: Sequence[str] | None = None  # layers that nothing ties, nor what the objective keeps; None ties all
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """Line 1; the state before the first step, at w (d,) for all clients, by default zero."""
@@ -141,7 +142,7 @@ class AsyncL2GD(Stepwise):
         require_all_replies(fed.ask(client_work.start, gamma=PerRow(self.ties.gamma), rank=rank, **start_at))
         k, compiled = len(self.p), bool(rank or described["rows"].all()) and len(fed.clients) <= MOST_COMPILED
         state = {"t": 0, "status": "running", "between": 0, "within": np.zeros(k, dtype=np.int64)}
-        mean = np.full((k, int(described["dim"].max())), start_at.get("w", 0.0))
+        mean = client_work.first_means(fed, k, int(described["dim"].max()), start_at.get("w", 0.0), self.personal)
         return state | {"compiled": compiled, "mean": mean, "weight": self.ties.Gamma}
 
     def step(self, fed: Federation, state: State) -> State:
@@ -152,7 +153,7 @@ class AsyncL2GD(Stepwise):
     def advance(self, fed: Federation, state: State, n: int) -> State:
         """n iterations; the state counts communications ``between`` clusters, and ``within`` each (k,)."""
         t, eta = state["t"], self.eta(state["t"]) if callable(self.eta) else self.eta
-        heads = ClusterHeads(self.ties, state["mean"], state["weight"])
+        heads = ClusterHeads(self.ties, state["mean"], state["weight"], self.personal)
         fed.mark(SNAPSHOT)
         p, vote = np.where(heads.tied, self.p, 0.0), self.vote or coins_and_averages.Coordinated(self.p0)
         compiled = state["compiled"] and self.compiled and self.network is central

@@ -42,6 +42,9 @@ class Method:
     all_own: bool = False  # gives every client, or group, all coefficients, those of shared columns too
     turns: bool = False  # knows ``GroupedProblem.basis``, so that it may be given other columns that say the same
     layout: str = ""  # of a class that splits a model: its option that names layers, "personal" or "shared"
+    splits: bool = True  # whether it is about the layout; otherwise it takes the whole model where there is none
+    reveals: str = ""  # what it needs to know of single clients, for which it cannot train on sums with noise
+    gradients: bool = False  # sends gradients, to which the model's clip and momentum of local steps do not apply
     normalises: bool = False  # is about layers that normalise, one of which a model must have
     pool_rows: bool = False  # trains one client that holds all rows
 
@@ -69,7 +72,7 @@ class Method:
     @property
     def length(self) -> str:
         """Which of the options over rounds says how many of them, or steps, there are."""
-        return "rounds" if self.trains else "steps"
+        return "rounds" if "name" in self.fit_with else "steps"
 
     @property
     def networked(self) -> bool:
@@ -89,7 +92,7 @@ class Method:
     @cached_property
     def hyper_parameters(self) -> dict[str, Field[Any]]:
         """Options of the class that can be given."""
-        ours = {"seed"} if self.user_defined else {"seed", "group", *self.fixed_options}
+        ours = {"seed"} if self.user_defined else {"seed", "group", "labels", *self.fixed_options}
         return {f.name: f for f in fields(self.method_class) if f.init and f.name not in ours}
 
     def check(self, given: Mapping[str, Any]) -> None:

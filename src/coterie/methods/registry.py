@@ -17,7 +17,9 @@ STRENGTHS = ("gamma", "lam", "alpha")
 _LEARNS: dict[str, Any] = {"takes": LEARNING, "learns": True}
 _FLAT: dict[str, Any] = {"flat": True, "clustered": True}
 _SHRINKS: dict[str, Any] = {"takes": STRENGTHS + LEARNING, "learns": True, "asked": True}
-_FAST = {"accelerated": True}
+_FAST, _AS_SENT, _LESS_BIAS = {"accelerated": True}, {"corrected": False}, {"corrected": True}
+_EACH = "each client's gradients by themselves"
+_COINS = "averages within clusters, whenever coins decide"
 _NETWORK: dict[str, Any] = {"takes": ("network", "rounds")}
 _ALONE: dict[str, Any] = {"personal": EVERYTHING}
 _WHOLE: dict[str, Any] = {"B": 0, "personal": (), "up": "none", "down": "none"}
@@ -52,6 +54,12 @@ def _over(name: str, summary: str, room: str, about: Relation, options: str = "O
     return Method(name, summary, about, **{**takes, "takes": ("rounds",), "asked": True, **more})
 
 
+def _nets(path: str, reveals: str, gradients: bool = False, **defaults: Any) -> dict[str, Any]:
+    """What a method for tables says of its class over any objective, whose layers may be split."""
+    more = {"layout": "personal", "splits": False, "reveals": reveals, "gradients": gradients}
+    return {"trains": path, "defaults": STEPS | {"tau": 5} | defaults, **more}
+
+
 def _trains(
     name: str, summary: str, path: str, about: Relation = "nothing", more: dict[str, Any] | None = None, **defaults: Any
 ) -> Method:
@@ -62,6 +70,12 @@ def _trains(
     return Method(name, summary, about, trains=path, **usual | {"fits": "local_training.fit:fit"} | (more or {}))
 
 
+_ASYNC = _nets("clustered_l2gd.training:AsyncL2GDTraining", _COINS, tau=10)
+_FASTER = _nets("clustered_l2gd.training:AsyncAL2SGDTraining", _COINS, True, tau=10) | {"fit_with": _FAST}
+_NETWORK |= _nets("networks.training:NetworkTraining", _EACH)
+_AVERAGED = _nets("collaboration.training:WeightedAveragingTraining", _EACH, True) | _OWN
+_CORRECTED = _nets("collaboration.training:BiasCorrectionTraining", _EACH, True) | _OWN
+
 _EVERY = (
     Method("local", "every client alone", fits="local:fit", turns=True, trains="fedavg:FedAvg", fixed_options=_ALONE),
     Method("pooled", "one model for all", fits="pooled:fit", turns=True, trains="fedavg:FedAvg", pool_rows=True),
@@ -71,13 +85,11 @@ _EVERY = (
     _exact("hierarchical", "clients tied to their clusters", "hierarchical:fit", **_LEARNS),
     _exact("given-strengths", "the same, its strengths given", "given_strengths:given", takes=STRENGTHS),
     _exact("james-stein", "the same, its centre shrunk towards zero", "james_stein:fit", **_SHRINKS),
-    _over("async-l2gd", "the same, over rounds", "clustered_l2gd", "tree", **_OVER),
-    _over(
-        "async-al2sgd", "the same, over fewer rounds", "clustered_l2gd", "tree", fit_with={"accelerated": True}, **_OVER
-    ),
+    _over("async-l2gd", "the same, over rounds", "clustered_l2gd", "tree", **_OVER, **_ASYNC),
+    _over("async-al2sgd", "the same, over fewer rounds", "clustered_l2gd", "tree", **_OVER, **_FASTER),
     _over("similarity-network", "clients tied to those who are alike", "networks", "network", "Run", **_NETWORK),
-    _over("weighted-averaging", "own and others' gradients, weighed", *_MAIN, fit_with={"corrected": False}, **_OWN),
-    _over("bias-correction", "the same, the others' bias corrected", *_MAIN, fit_with={"corrected": True}, **_OWN),
+    _over("weighted-averaging", "own and others' gradients, weighed", *_MAIN, fit_with=_AS_SENT, **_AVERAGED),
+    _over("bias-correction", "the same, the others' bias corrected", *_MAIN, fit_with=_LESS_BIAS, **_CORRECTED),
     _trains("fedavg", "one model, the average of clients' own steps", "fedavg:FedAvg"),
     _trains("fedavg-finetune", "the same, then steps of each client alone", "fedavg:FedAvg", more=_OWN, finetune=20),
     _trains("dp-sgd", "clipped gradients of rows, for their privacy", "dp_sgd:DPSGD", more=_PRIVATE),

@@ -36,12 +36,12 @@ def weighted_gradient(
     """``tau_k g_k(x_t)``: the mean gradient on local steps from theta, NaN where an objective gives something else."""
     m, d = theta.shape
     draws = Draws(keyed_random.starts(site.seed, stream, site.ids), np.full(m, t * local, dtype=np.int64), batch)
-    still, g = {"shift": np.zeros((m, d)), "P": np.zeros((d, d)), "eta": np.zeros(m)}, np.full((m, d), np.nan)
+    still, g = {"shift": np.zeros((m, d)), "P": np.empty((0, 0)), "eta": np.zeros(m)}, np.full((m, d), np.nan)
     if site.objective.dim == d:
         site.count(m * local)
         sent = np.asarray(path(site.objective, theta, steps=local, draws=draws, **(still | moving)))
         g = sent.reshape(m, d) if sent.dtype.kind in "fiu" and sent.size == m * d else g
-    return {"g": one_by_one(g)} if weight is None else {"g": weight[:, None] * g, "weight": weight}
+    return {"g": one_by_one(g)} if weight is None else {"g": weight.astype(g.dtype)[:, None] * g, "weight": weight}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,7 @@ class WeightedAveraging(Stepwise):
     participation: float = 1.0
     remember: bool = False
     seed: int = 0
+    listens: Any = 1.0  # (d,), 0 in coordinates of the metric in which collaborators have no say, 1 in the others
 
     def __post_init__(self) -> None:
         check(self)
@@ -115,7 +116,7 @@ class WeightedAveraging(Stepwise):
         alpha, eta = self.at("alpha", t), self.at("eta", t)
         how = self.local_step(state, eta) if self.local > 1 else {}
         g_0, g_avg, present, helped, remembered = self.gradients(fed, state, **how)
-        g, new = self.direction(g_0, g_avg, np.where(helped, alpha, 0.0)[:, None], helped, state)
+        g, new = self.direction(g_0, g_avg, np.where(helped, alpha, 0.0)[:, None] * self.listens, helped, state)
         curvature = self.at("prior_curvature", t)[:, None]
         direction, moments = self.optimiser(g + curvature * state["x"], state)
         new |= moments | {"x": state["x"] - (eta * self.local)[:, None] * direction}

@@ -5,12 +5,38 @@ Columns (q,) are those of X; its number of columns stands for the response. Valu
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.glm import GLM
 from coterie.objectives.row_kernels import owned_rows
+
+WIDE = 64
+"""Columns of wider inputs, such as images, that are looked at: so many random mixtures of theirs."""
+
+
+def comparable(objective: Any) -> GLM | None:
+    """Clients' rows as a table: a GLM's own; flat inputs and outcomes of softmax, or of a net, that lie in memory.
+
+    Rows that are not finite weigh nothing; outcomes that are no number each count as 0. None for other objectives.
+    """
+    if isinstance(objective, GLM):
+        return objective
+    held = getattr(objective, "rows", objective)
+    if not (hasattr(held, "X") and hasattr(held, "y") and hasattr(objective, "starts")):
+        return None
+    _, rows = owned_rows(objective.starts, objective.stops)
+    X, y = (np.asarray(v[rows], dtype=np.float64).reshape(len(rows), -1) for v in (held.X, held.y))
+    if X.shape[1] > WIDE:
+        X = X @ frequencies(0, WIDE, X.shape[1], np.sqrt(X.shape[1])).T
+    y = y[:, 0] if y.shape[1] == 1 else np.zeros(len(y))
+    sound = np.isfinite(X).all(axis=1) & np.isfinite(y)
+    X, y, weight = (np.where(sound[:, None], X, 0.0), np.where(sound, y, 0.0), objective.weights[rows] * sound)
+    ends = np.cumsum(objective.counts)
+    return GLM(np.ascontiguousarray(X), y, np.zeros(len(y)), weight, ends - objective.counts, ends)
 
 
 def _values(objective: GLM, columns: Ints, centre: Floats, unit: Floats) -> tuple[Ints, Floats, Floats]:

@@ -23,9 +23,10 @@ def path(objective: Any, theta: Floats, shift: Floats, P: Floats, eta: Floats, s
     """The mean gradient (m, d) that every client meets on some local steps from theta (m, d).
 
     With one step it is the gradient at theta. ``shift`` (m, d) is taken off every gradient before a local step is made
-    of it, not off what is returned; P (d, d) takes a gradient to a direction, and ``eta`` (m,) is the size of steps.
+    of it, not off what is returned; P (d, d) takes a gradient to a direction, where it is empty the gradient itself,
+    and ``eta`` (m,) is the size of steps.
     """
-    if isinstance(objective, WeightedRows):
+    if isinstance(objective, WeightedRows) and (P.size or steps == 1):
         return objective.path(theta, shift, P, eta, steps, draws)
     if steps == 1:
         return gradient(objective, theta, draws)
@@ -33,7 +34,7 @@ def path(objective: Any, theta: Floats, shift: Floats, P: Floats, eta: Floats, s
     for s in range(steps):
         g = gradient(objective, at, draws.of(slice(None), s))
         out += g
-        at -= eta[:, None] * ((g - shift) @ P.T)
+        at -= eta[:, None] * ((g - shift) @ P.T if P.size else g - shift)
     return out / steps
 
 

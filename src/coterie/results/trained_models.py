@@ -59,7 +59,10 @@ class Saved:
         if name not in self.labels:
             hint = nearest(name, self.labels)
             raise CoterieError(f"There was no client '{name}' in training: adapt() makes a model for a new one.{hint}")
-        return np.asarray(self.theta[0 if len(self.theta) == 1 else self.labels.index(name)])
+        found = np.asarray(self.theta[0 if len(self.theta) == 1 else self.labels.index(name)])
+        if name in self.about.get("helpers", ()):
+            raise CoterieError(f"Client '{name}' helped the main clients and has no model: adapt() makes one for it.")
+        return found
 
     def predict(self, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
         """What a client's model says of rows X (n, ...).
@@ -155,6 +158,8 @@ def save(out: Path, problem: model.TrainingProblem, run: Trained) -> None:
         *(["privacy"] * bool(run.privacy)),
     )
     about = {key: getattr(run, key) for key in told}
+    if run.helpers:
+        about["helpers"] = run.helpers
     about |= {"configuration": config.fingerprint(run.method), "data": data.fingerprint, **run.scores.summary()}
     document = {
         "theta": shelf.put("theta", np.asarray(run.theta)),
@@ -195,6 +200,8 @@ def by_client(problem: model.TrainingProblem, run: Trained) -> pd.DataFrame:
     if run.scores.score is not None:
         frame[run.scores.rule.score] = run.scores.score
     frame["loss"] = run.scores.loss
+    if run.helpers:
+        frame["main"] = ~np.isin(data.labels, run.helpers)
     if data.known:
         frame["group"] = data.group + 1
     if run.group is not None:

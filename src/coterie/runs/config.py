@@ -9,6 +9,9 @@ clients = 40
 path = "mlp"
 [layout]                   # for methods that split a model
 personal = ["head*"]
+[network]                  # for methods along one: who is alike, and how strongly they are tied
+space = "model"
+k = 5
 [method]                   # or "package.module:Class"
 name = "fedavg"
 eta = 0.1
@@ -34,12 +37,13 @@ from typing import Any
 from coterie import files
 from coterie.errors import RAISED, CoterieError, nearest
 from coterie.methods.method import Method
+from coterie.methods.networks.similarity import Similarity
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.methods.user_defined_method import Permitted, named
-from coterie.options import Declared, Option, need_names
+from coterie.options import Declared, Option, declared, need_names
 from coterie.runs.config_keys import SECTIONS, matters, need_heeded, section
 
-TABLES = (*SECTIONS, "method", "methods")
+TABLES = (*SECTIONS, "network", "method", "methods")
 ALL = "all"
 _DIFFERENCES = 5
 
@@ -75,7 +79,9 @@ class Config:
             private["clip"] is None or (private["noise"] is None and private["epsilon"] is None)
         ):
             raise CoterieError("[privacy] needs clip, the bound of what a client (row) adds, and epsilon or noise.")
-        method, options = _methods(tables.get("method", {}), tables.get("methods", {}), folder)
+        method, options = _methods(
+            tables.get("method", {}), tables.get("methods", {}), tables.get("network", {}), folder
+        )
         if tables.get("data", {}).get("validation") is not None and not (found["run"]["patience"] or _choose(options)):
             raise CoterieError(
                 "validation of [data] changes nothing where no method chooses among settings, and no run has patience: "
@@ -142,12 +148,15 @@ def read(path: str | Path) -> Config:
     return Config.of(tables, path.absolute().parent)
 
 
-def _methods(method: Any, methods: Any, folder: Path | None) -> tuple[str, dict[str, dict[str, Any]]]:
-    """The method to train, and what is given of every method's hyper-parameters."""
+def _methods(method: Any, methods: Any, network: Any, folder: Path | None) -> tuple[str, dict[str, dict[str, Any]]]:
+    """The method to train, and what is given of every method's hyper-parameters; [network] is for all along one."""
     method, methods = _table("[method]", method), _table("[methods]", methods)
     options = {name: _table(f"[methods.{name}]", table) for name, table in methods.items()}
     chosen = Declared("method.name", str, Option()).read(method.get("name", "fedavg"))
     options[chosen] = options.get(chosen, {}) | {key: value for key, value in method.items() if key != "name"}
+    for name, tied in TRAINED.items() if (along := _table("[network]", network)) else ():
+        if tied.networked:
+            options[name] = _along(name, along, options.get(name, {}))
     named = {name: trained_method(name, folder) for name in options if name != ALL}
     known = dict.fromkeys(name for method in (TRAINED | named).values() for name in method.hyper_parameters)
     for key in options.get(ALL, {}):
@@ -165,6 +174,22 @@ def _choose(options: Mapping[str, Mapping[str, Any]]) -> bool:
     given = {name: _given(options, name) for name in options if name != ALL}
     every = any(isinstance(value, list) for value in options.get(ALL, {}).values())
     return every or any(len(trained_method(name).settings(one)) > 1 for name, one in given.items())
+
+
+TIES = ("lam", "p", "edges", "alone")
+"""Keys of [network] beside those that say who is alike."""
+
+
+def _along(name: str, network: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyper-parameters of a method along a network, some of which stand in [network]."""
+    for key in network:
+        if key in given or "network" in given:
+            twice = key if key in given else "network"
+            raise CoterieError(f"[network] and [methods.{name}] both say {twice}: say it once.")
+    need_names("[network]", network, (*declared(Similarity), *TIES), "key")
+    alike = {key: value for key, value in network.items() if key not in TIES}
+    ties = {key: value for key, value in network.items() if key in TIES}
+    return {**given, **ties, **({"network": alike} if alike else {})}
 
 
 def _table(name: str, given: Any) -> dict[str, Any]:

@@ -49,13 +49,23 @@ class Scores:
     counts: Floats | None = None  # ... and all of them
 
     @classmethod
-    def of(cls, held: Any, theta: Any, rule: Rule, outcomes: Ints | None = None, owner: Ints | None = None) -> Scores:
-        """Of models theta (m, d) on an objective of held-out rows.
+    def of(
+        cls,
+        held: Any,
+        theta: Any,
+        rule: Rule,
+        outcomes: Ints | None = None,
+        owner: Ints | None = None,
+        main: Ints | None = None,
+    ) -> Scores:
+        """Of models theta (m, d) on an objective of held-out rows; of the ``main`` clients alone where they are named.
 
         Where the classes of their rows are given, ``outcomes`` (n, ...) client after client and the client ``owner``
         (n,) of each, it is counted by class, too.
         """
         weight = np.where(has_finite_gradient(held), sizes(held), 0.0)
+        if main is not None:
+            weight = np.where(np.isin(np.arange(len(weight)), main), weight, 0.0)
         safe = np.where(weight > 0.0, weight, 1.0)
         judged = weight > 0.0
         if isinstance(theta, np.ndarray):  # the largest of outputs that are no numbers would be a class as any other

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from pathlib import Path
 from time import perf_counter
@@ -52,6 +52,7 @@ class Trained:
     privacy: dict[str, Any] = field(default_factory=dict)  # epsilon, delta, unit, statement, where sums had noise
     notes: list[str] = field(default_factory=list)  # what no theorem covers in the hyper-parameters
     labels: tuple[str, ...] = ()  # what clients are called
+    helpers: list[str] = field(default_factory=list)  # clients without a model, which help the main ones
 
     @property
     def trouble(self) -> str:
@@ -83,7 +84,13 @@ class _Run:
         if self.trainer.layout:
             layout = layers(self.problem.config, self.problem.objective)
             given = {k: v for k, v in layout.items() if k == self.trainer.layout} | given
+        if "labels" in (f.name for f in fields(self.trainer.method_class)):
+            given["labels"] = self.problem.data.labels
         self.method = self.trainer.make(self.problem.seed, **given)
+        main = self.method.positions() if self.trainer.relation == "main client" else None
+        if main is not None and self.problem.main is None:
+            self.problem = replace(self.problem, main=main)
+            self.judge = self.judge and replace(self.judge, main=main)
         if self.trainer.user_defined:
             shape = len(self.problem.data), self.problem.objective.dim
             self.method = CheckedMethod(self.trainer.name, self.method, shape)
@@ -160,6 +167,25 @@ class _Run:
         fresh = bool(point) and point["round"] == t
         return Look(self.trainer.name, t, rounds, self.seconds, book.bytes_up, book.bytes_down, kept, fresh, self.state)
 
+    def notes(self) -> list[str]:
+        """What the method says of its run, and of what it was run on."""
+        said, labels = list(self.method.notes), self.problem.data.labels
+        if self.problem.config.model["path"] != "softmax":
+            said += filter(None, [getattr(self.method, "without_convexity", "")])
+        if self.helpers:
+            names = listed([label for label in labels if label not in self.helpers])
+            said.append(
+                f"Only the main clients ({names}) have models and are evaluated; {len(self.helpers):,} others help."
+            )
+        return said
+
+    @property
+    def helpers(self) -> list[str]:
+        """Clients without a model, which help the main ones."""
+        main = self.method.positions() if self.trainer.relation == "main client" else None
+        labels = self.problem.data.labels
+        return [] if main is None else [labels[i] for i in np.setdiff1d(np.arange(len(labels)), main)]
+
     def save(self, file: Path) -> None:
         if isinstance(self.method, CheckedMethod):
             self.method.need_saveable(self.state)
@@ -208,7 +234,8 @@ class _Run:
             ledger=self.fed.ledger.as_dict(),
             seconds=self.seconds,
             privacy=privacy,
-            notes=[*(self.method.notes if ours else ()), *getattr(self.problem.objective, "notes", ())],
+            helpers=self.helpers,
+            notes=[*(self.notes() if ours else ()), *getattr(self.problem.objective, "notes", ())],
         )
 
 

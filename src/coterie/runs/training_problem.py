@@ -54,6 +54,8 @@ class TrainingProblem:
     config: Config
     seed: int
     data: Federated
+    main: Ints | None = None
+    """Positions of the clients that alone are evaluated; None: all."""
 
     @classmethod
     def of(cls, config: Config, seed: int) -> TrainingProblem:
@@ -62,7 +64,7 @@ class TrainingProblem:
 
     def inside(self) -> TrainingProblem:
         """The same with the training rows alone, some of them held out to choose by."""
-        return TrainingProblem(self.config, self.seed, self.data.inside(self.config.data["validation"], self.seed))
+        return replace(self, data=self.data.inside(self.config.data["validation"], self.seed))
 
     @cached_property
     def objective(self) -> Any:
@@ -93,7 +95,7 @@ class TrainingProblem:
         return held
 
     def engine(self, trainer: Method) -> InProcess | Private:
-        """A fresh engine; only methods that need known groups are told them.
+        """A fresh engine; only methods that need known groups, or may have clusters, are told them.
 
         With [privacy] it is a private one, but for the two that have no coordinator: local and pooled.
         """
@@ -105,9 +107,21 @@ class TrainingProblem:
             )
         if getattr(trainer.method_class, "by_row", False) and self.config.private and privacy["unit"] != "row":
             raise CoterieError(f"The method {trainer.name} hides rows, not clients: say unit = 'row' in [privacy].")
+        if self.config.private and trainer.reveals:
+            raise CoterieError(
+                f"The method {trainer.name} needs {trainer.reveals}, and [privacy] lets a coordinator see sums with "
+                "noise alone: leave [privacy] out, or take a method such as ditto."
+            )
+        idle = [key for key in ("clip", "momentum") if self.config.model[key]] if trainer.gradients else []
+        if idle:
+            raise CoterieError(
+                f"The method {trainer.name} sends gradients and has no use for {listed(idle)} of [model], which are "
+                "for steps of a client's own: leave that out."
+            )
         if trainer.pool_rows:
             return InProcess(self.pooled, seed=seed, threads=engine["threads"])
-        clusters = self.data.group if trainer.groups else None
+        tree = trainer.relation == "tree" and not trainer.fixed_options and self.data.known
+        clusters = self.data.group if trainer.groups or tree else None
         fed = InProcess(self.objective, clusters, ids=self.data.ids, seed=seed, threads=engine["threads"])
         if not self.config.private or trainer.fixed_options.get("personal") == EVERYTHING:
             return fed
@@ -125,11 +139,11 @@ class TrainingProblem:
         part = self.data.test
         found = outcome_classes(self.config, part.y) if classes else None
         if found is None:
-            return Scores.of(self.held, theta, self.rule)
+            return Scores.of(self.held, theta, self.rule, main=self.main)
         counts = part.stops - part.starts
         owner = np.repeat(np.arange(len(counts)), counts)
         rows = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts - part.starts, counts)
-        return Scores.of(self.held, theta, self.rule, found[rows], owner)
+        return Scores.of(self.held, theta, self.rule, found[rows], owner, self.main)
 
 
 def objective_of(
@@ -289,7 +303,7 @@ def need_layout(config: Config, names: Sequence[str]) -> None:
             f"[layout]: take one of {', '.join(those)}, or leave it out."
         )
     for method in methods:
-        if method.layout == "personal" and not told and not config.given(method.name).get("personal"):
+        if method.layout == "personal" and method.splits and not told and not config.given(method.name).get("personal"):
             raise CoterieError(
                 f"The method {method.name} needs layers that are personal: say which in [layout], such as "
                 'personal = ["head*"].'

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.federation import Federation, Site, Work, work
+from coterie.federation import Federation, Site, Work, require_all_replies, work
 from coterie.numerics import keyed_random
-from coterie.numerics.arrays import Floats, Ints, kernel
+from coterie.numerics.arrays import Bools, Floats, Ints, kernel
 from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Draws, descend
+from coterie.objectives.parameters import parameter_mask
 from coterie.objectives.quadratic import closed_form_steps, closed_form_steps_one, eigenbasis, quadratic_ranks
 from coterie.objectives.row_kernels import Data, add_gradient
 
@@ -31,6 +33,12 @@ def describe_clients(site: Site) -> Reply:
 
 
 @work
+def tied_parameters(site: Site, personal: Sequence[str]) -> Reply:
+    """Which parameters (m, d) are tied to other clients'."""
+    return {"on": np.tile(~parameter_mask(site.objective, personal), (len(site), 1))}
+
+
+@work
 def start(site: Site, gamma: Floats, rank: int, w: Any = 0.0) -> Reply:
     """theta_i = w (d,), zero by default; where steps are to be taken in closed form, the client's eigenbasis."""
     site.state["theta"], site.state["gamma"] = np.full((len(site), site.objective.dim), w), gamma
@@ -38,6 +46,28 @@ def start(site: Site, gamma: Floats, rank: int, w: Any = 0.0) -> Reply:
         for name, value in eigenbasis(site.objective, rank).items():
             site.state[name] = value
     return {}
+
+
+def tied(site: Site, personal: Sequence[str] | None) -> Bools | None:
+    """Which parameters (d,) are tied to other clients'; None where all are."""
+    return None if personal is None else ~parameter_mask(site.objective, personal)
+
+
+def first_means(fed: Federation, k: int, d: int, w: Any, personal: Sequence[str] | None) -> Floats:
+    """Averages (k, d1) of tied parameters where all clients are at w (d,)."""
+    means = np.full((k, d), w)
+    if personal is None:
+        return means
+    return means[:, require_all_replies(fed.ask(tied_parameters, to=[0], personal=list(personal)))["on"][0]]
+
+
+def widened(u: Floats, on: Bools | None) -> Floats:
+    """Values of tied parameters (..., d1) among all (..., d), the others 0."""
+    if on is None:
+        return u
+    out = np.zeros((*u.shape[:-1], len(on)), dtype=u.dtype)
+    out[..., on] = u
+    return out
 
 
 def local_steps(site: Site, theta: Floats, step: Floats, steps: Ints, first: Ints, batch: int) -> Floats:

@@ -11,17 +11,18 @@ one another: they need no exchange.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from coterie.federation import Clusters, Federation, PerCluster, Site, Work, work
-from coterie.methods.clustered_l2gd.client_work import Reply, local_steps
+from coterie.methods.clustered_l2gd.client_work import Reply, local_steps, tied, widened
 from coterie.methods.clustered_l2gd.coins_and_averages import NetworkAverage
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Momentum
+from coterie.objectives.parameters import precision
 from coterie.relations.clusters import Ties
 
 
@@ -78,16 +79,28 @@ def segment(first: int, coins: Bools, free: Bools, ends: bool) -> Segment:
 
 
 @work
-def client_update(site: Site, c: Floats, u: Floats, step: Floats, steps: Ints, first: Ints, batch: int) -> Reply:
+def client_update(
+    site: Site,
+    c: Floats,
+    u: Floats,
+    step: Floats,
+    steps: Ints,
+    first: Ints,
+    batch: int,
+    personal: Sequence[str] | None = None,
+) -> Reply:
     """Algorithm 1: the pull that was decided last, then local steps; what averages are made from."""
-    j, gamma = site.clusters, site.state["gamma"]
+    j, gamma, on = site.clusters, site.state["gamma"], tied(site, personal)
     with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told by its averages
-        theta = (1.0 - gamma * c[j])[:, None] * site.state["theta"] + gamma[:, None] * u[j]
+        keep = (1.0 - gamma * c[j])[:, None]
+        theta = (keep if on is None else np.where(on, keep, 1.0)) * site.state["theta"]
+        theta = theta + gamma[:, None] * widened(u, on)[j]
     theta = local_steps(site, theta, step[j], steps[j], first[j], batch)
     site.state["theta"] = theta
     site.count(int(steps[j].sum()))
     with np.errstate(over="ignore", invalid="ignore"):
-        return {"s": gamma[:, None] * theta, "g": gamma}
+        s = gamma[:, None] * (theta if on is None else theta[:, on])
+        return {"s": s.astype(precision(site.objective), copy=False), "g": gamma}
 
 
 class ClusterHeads:
@@ -97,7 +110,8 @@ class ClusterHeads:
     ``weight`` (k,) is the sum of gamma over the clients that answered last.
     """
 
-    def __init__(self, ties: Ties, mean: Floats, weight: Floats) -> None:
+    def __init__(self, ties: Ties, mean: Floats, weight: Floats, personal: Sequence[str] | None = None) -> None:
+        self.how: dict[str, Any] = {} if personal is None else {"personal": list(personal)}
         self.gamma = ties.strongest
         self.equal, self.tied = ties.equal, ties.Gamma > 0.0
         self.mean, self.weight = np.array(mean), np.array(weight)
@@ -138,7 +152,7 @@ class ClusterHeads:
         sent = {"c": self.c, "u": self.u, "step": size, "steps": steps, "first": first}
         message: Any = {name: PerCluster(value) for name, value in sent.items()}
         to = None if mask.all() else Clusters(mask)
-        sums = fed.total(client_update, to=to, by="cluster", batch=batch, **message)
+        sums = fed.total(client_update, to=to, by="cluster", batch=batch, **self.how, **message)
         self.c[mask], self.u[mask] = 0.0, 0.0
         if not sums:
             return
@@ -187,7 +201,9 @@ class AnchorHeads:
         average: Floats,
         network: Floats,
         fresh: Bools,
+        personal: Sequence[str] | None = None,
     ) -> None:
+        self.how: dict[str, Any] = {} if personal is None else {"personal": list(personal)}
         self.fed, self.client_update, self.momentum, self.batch = fed, client_update, momentum, batch
         self.alpha, self.scale = alpha, scale
         self.average, self.network, self.fresh = average, network, np.array(fresh)
@@ -212,7 +228,7 @@ class AnchorHeads:
         message: Any = {name: PerCluster(value) for name, value in sent.items()}
         message |= {"momentum": np.array([m.a1, m.a2, m.b1, m.pace, m.eta]), "batch": self.batch}
         to = None if mask.all() else Clusters(mask)
-        sums = self.fed.total(self.client_update, to=to, by="cluster", refresh=refresh, **message)
+        sums = self.fed.total(self.client_update, to=to, by="cluster", refresh=refresh, **self.how, **message)
         self.c, self.fresh = np.where(mask, -1.0, self.c), self.fresh & ~mask
         if not sums:
             return self.average, np.zeros(len(self.alpha))

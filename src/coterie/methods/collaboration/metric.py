@@ -63,6 +63,37 @@ class Metric:
         return g @ self.R
 
 
+@dataclass(frozen=True)
+class Translation(Metric):
+    """Parameters as they are, relative to ``at``, in its precision, without a matrix: for models of many numbers."""
+
+    @classmethod
+    def of(cls, at: Floats) -> Translation:
+        """Around a model (d,)."""
+        return cls(at, np.empty((0, 0)))
+
+    @property
+    def preconditioner(self) -> Floats:
+        """Nothing, which stands for the identity."""
+        return self.R
+
+    def theta(self, u: Floats) -> Floats:
+        """Parameters (M, d) as the clients hold them."""
+        return np.asarray((self.at + u).astype(self.at.dtype, copy=False))
+
+    def u(self, theta: Floats) -> Floats:
+        """The inverse of ``theta``."""
+        return np.asarray(theta - self.at)
+
+    def cotangent(self, g: Floats) -> Floats:
+        """The same."""
+        return g
+
+    def gradient(self, g: Floats) -> Floats:
+        """The same."""
+        return g
+
+
 def around_pooled(fed: Federation, problem: GroupedProblem) -> tuple[Estimates, Metric]:
     """The pooled model, where main clients start from and what clients never seen get; and the metric around it.
 

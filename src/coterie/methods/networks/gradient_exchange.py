@@ -12,11 +12,13 @@ from coterie.codecs import compression
 from coterie.codecs.compression import Compression, with_rows
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
+from coterie.methods.local_training import client_work as client
 from coterie.methods.stepwise import LARGEST
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, sizes
+from coterie.objectives.parameters import has_finite_gradient, parameter_mask
 from coterie.options import Option
 
 State = dict[str, Any]
@@ -35,6 +37,21 @@ class Received:
 
 
 @dataclass(frozen=True)
+class LocalSteps:
+    """Steps that clients take at home, so that they send the mean gradient met on these."""
+
+    eta: float
+    tau: int
+    seed: int = 0  # of the first values of what stays with clients
+    precision: str = "float64"  # of models and gradients that travel without codecs
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """What clients are told."""
+        return {"eta": self.eta, "tau": self.tau, "seed": self.seed}
+
+
+@dataclass(frozen=True)
 class GradientExchange(Compression):
     """What is sent, and how: the codecs, the rows of a gradient, and who takes part.
 
@@ -45,10 +62,11 @@ class GradientExchange(Compression):
 
     batch: Annotated[int, Option("Rows of a gradient, drawn with replacement; 0 takes all.", low=0)] = 0
     participation: Annotated[float, Option("How often a client takes part in a step.", above=0.0, high=1.0)] = 1.0
+    local: LocalSteps | None = None
 
     def init(self, fed: Federation, d: int) -> State:
         """What is remembered before the first step; a CoterieError for clients of another number of parameters."""
-        about = require_all_replies(fed.ask(shape))
+        about = require_all_replies(fed.ask(shape, local=self.local is not None))
         if not (about["dim"] == d).all():
             other = int(about["dim"][about["dim"] != d][0])
             raise CoterieError(f"The layout has {d} parameters and a client's model {other}: make it of the same ones.")
@@ -65,9 +83,13 @@ class GradientExchange(Compression):
         t, (n, d) = state["t"], theta.shape
         takes = keyed_random.uniform(self.seed, "participation", fed.clients.ids, t, 1)[:, 0] < self.participation
         to = np.flatnonzero(takes & (state["quarantined"] == 0))
+        if self.local is not None and self.down == "none":
+            theta = theta.astype(self.local.precision)
         message, held = self.message(state, theta[to], to, fed.clients.ids[to], t)
         how = {"d": d, "t": t, "batch": self.batch, "up": self.up, "down": self.down}
         how |= {"feedback": self.feedback, "order": self.order}
+        if self.local is not None:
+            how["local"] = self.local.message
         sent = "g" if self.up == "none" else "payload"
 
         def check(rows: Ints, values: Mapping[str, Any]) -> None:
@@ -104,29 +126,55 @@ class GradientExchange(Compression):
 
 
 @work
-def shape(site: Site) -> Reply:
-    """Each client's number of parameters and the weight of its rows."""
-    return {"dim": np.full(len(site), site.objective.dim), "weight": sizes(site.objective)}
+def shape(site: Site, local: bool = False) -> Reply:
+    """Each client's number of parameters, of those that leave it where steps are ``local``; the weight of its rows."""
+    d = int((~parameter_mask(site.objective)).sum()) if local else site.objective.dim
+    return {"dim": np.full(len(site), d), "weight": sizes(site.objective)}
 
 
 @work
-def send(site: Site, theta: Any, d: int, t: int, batch: int, up: str, down: str, feedback: str, order: str) -> Reply:
+def send(
+    site: Site,
+    theta: Any,
+    d: int,
+    t: int,
+    batch: int,
+    up: str,
+    down: str,
+    feedback: str,
+    order: str,
+    local: Mapping[str, Any] | None = None,
+) -> Reply:
     """The gradient at the model that arrived; ``sound`` says whether there is one (0 is sent where there is none).
 
     Where there is none, ``broken`` says whose fault that is: the rows', which give none at zero either, or the model's.
     """
     theta = compression.receive(site, theta, down, d)
-    draws = Draws(keyed_random.starts(site.seed, "rows", site.ids), np.full(len(site), t, dtype=np.int64), batch)
-    site.count(len(site))
-    g = at(site.objective, theta, draws)
+    if local is None:
+        draws = Draws(keyed_random.starts(site.seed, "rows", site.ids), np.full(len(site), t, dtype=np.int64), batch)
+        site.count(len(site))
+        g = at(site.objective, theta, draws)
+    else:
+        g = met(site, theta, t, batch, **local)
     sound: Bools = np.all(np.abs(g) < LARGEST, axis=1)
     broken = ~sound
-    if broken.any():
+    if broken.any() and local is not None:
+        broken &= ~has_finite_gradient(site.objective)
+    elif broken.any():
         broken &= ~np.all(np.abs(at(site.objective, np.zeros(theta.shape), draws)) < LARGEST, axis=1)
     reply, g = {"sound": sound, "broken": broken}, np.where(sound[:, None], g, 0.0)
     if up == "none":
-        return reply | {"g": g}
+        return reply | {"g": g if local is None else g.astype(theta.dtype)}
     return reply | {"payload": compression.send(site, g, up, feedback, t, by=order, models=theta).payload}
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def met(site: Site, theta: Floats, t: int, batch: int, eta: float, tau: int, seed: int) -> Floats:
+    """The mean gradient (m, d1) met on tau local steps from theta (m, d1); what never leaves a client stays with it."""
+    how: client.ModelTransport = {"seed": seed}
+    end = client.train(site, client.start_from(site, theta, how), eta, tau, t * tau, batch)
+    g = (theta - client.split(site, end, client.finite(end), how)) / theta.dtype.type(eta * tau)
+    return np.asarray(np.where(client.finite(end)[:, None], g, np.nan), dtype=np.float64)
 
 
 def at(objective: Any, theta: Floats, draws: Draws) -> Floats:

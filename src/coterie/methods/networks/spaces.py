@@ -48,10 +48,13 @@ CONSTANT = 1e-9
 
 
 def rows_of(site: Site) -> GLM:
-    """The site's rows, of any family; a CoterieError where it holds no table."""
-    if not isinstance(site.objective, GLM):
-        raise CoterieError("Clients without a table cannot be compared by columns: give their models, or covariates.")
-    return site.objective
+    """The site's rows, of any family; a CoterieError where it holds nothing like a table."""
+    if (found := data_features.comparable(site.objective)) is None:
+        raise CoterieError(
+            "Clients whose rows are no table in memory cannot be compared by columns: compare their models, or give "
+            "covariates."
+        )
+    return found
 
 
 @work

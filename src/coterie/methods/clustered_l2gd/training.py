@@ -1,0 +1,150 @@
+"""Async-L2GD and Async-AL2SGD+ over rounds, for any objective: nets and softmax, with known groups as clusters.
+
+A round is ``tau`` steps of the algorithm, each as coins decide. Losses are clients' sums over their rows, in units of
+the largest client's, so that eta is a step on its mean loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, Site, require_all_replies, work
+from coterie.methods.async_al2sgd import AsyncAL2SGD
+from coterie.methods.async_l2gd import AsyncL2GD
+from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
+from coterie.methods.local_training.client_work import ModelTransport
+from coterie.methods.local_training.rounds import ask_first_models, client_models, patterns
+from coterie.methods.stepwise import Stepwise
+from coterie.numerics.arrays import Floats
+from coterie.objectives.gradient_steps import Momentum
+from coterie.objectives.mean_loss import sizes
+from coterie.objectives.parameters import precision
+from coterie.options import Option, check
+from coterie.relations.clusters import Ties
+
+State = dict[str, Any]
+
+
+@work
+def weights(site: Site) -> State:
+    """The weight of each client's rows."""
+    return {"weight": sizes(site.objective)}
+
+
+@work
+def current(site: Site) -> State:
+    """Each client's model."""
+    return {"theta": site.state["theta"].astype(precision(site.objective))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncL2GDTraining(Stepwise):
+    """Algorithm 1 on ``sum_i n_i (f_i + lam/2 ((1 - alpha) |theta_i - theta_j|^2 + alpha |theta_i - theta|^2))``."""
+
+    without_convexity: ClassVar[str] = (
+        "A net's loss is neither smooth by a known constant nor strongly convex: p0, p and eta are as given, not those "
+        "of the theorems, so that no rate and no distance to an optimum is promised."
+    )
+    eta: Annotated[float, Option("Local step size of the client with the most rows.", above=0.0)]
+    lam: Annotated[float, Option("Strength of the ties: 0 makes clients local.", low=0.0)] = 0.1
+    alpha: Annotated[float, Option("Share of the tie to all clients, not to the cluster.", low=0.0, high=1.0)] = 0.3
+    tau: Annotated[int, Option("Steps of a round: coins make each local, or a communication.", low=1)] = 10
+    p0: Annotated[
+        float | None, Option("Probability of a communication of all; by default one a round.", above=0.0, below=1.0)
+    ] = None
+    p: Annotated[
+        float | None, Option("Of one within a cluster, in the other steps; by default the same.", low=0.0, below=1.0)
+    ] = None
+    B: Annotated[int, Option("Rows of a step, drawn with replacement; 0 takes all.", low=0)] = 0
+    personal: Annotated[tuple[str, ...], patterns("Layers that nothing ties, such as head*.")] = ()
+    seed: Annotated[int, Option("Of the coins and of the first model.", low=0)] = 0
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def transport(self) -> ModelTransport:
+        """What clients are told of how models travel."""
+        return {"personal": list(self.personal), "seed": self.seed}
+
+    @property
+    def notes(self) -> list[str]:
+        """Where a communication overshoots."""
+        p0 = self.probabilities(2)[0]
+        pull = self.eta * self.lam * (1.0 - p0) * (1.0 - self.probabilities(2)[1]) / p0
+        if pull <= 1.0:
+            return []
+        return [
+            f"A communication pulls by {pull:g}, beyond the mean{': models run away' if pull > 2.0 else ''}. Take a "
+            "smaller eta or lam, or a greater p0."
+        ]
+
+    def probabilities(self, k: int) -> tuple[float, float]:
+        """p_0, and p of each of k clusters; one cluster has no communications within it."""
+        p0 = 1.0 / (1.0 + self.tau) if self.p0 is None else self.p0
+        return p0, 0.0 if k < 2 or self.alpha == 1.0 else p0 if self.p is None else self.p
+
+    def init(self, fed: Federation) -> State:
+        """The state before the first round: all clients begin at the same model."""
+        start = ask_first_models(fed, self.transport, [self.seed], None)
+        weight = require_all_replies(fed.ask(weights))["weight"]
+        if not weight.any():
+            raise CoterieError("No client has any rows, so there is nothing to learn.")
+        state: State = {"rows": weight, "start": start.models[0], "shared": start.shared}
+        return self._renamed(state | self.algorithm(fed, state).init(fed, start.models[0]))
+
+    def algorithm(self, fed: Federation, state: State) -> Any:
+        """Algorithm 1 with what a state knows."""
+        ties, p0, p, eta = self._common(fed, state)
+        return AsyncL2GD(
+            ties, eta, p0, p, fractions(p0, p), self.seed, self.B, closed=False, personal=self._tied(state)
+        )
+
+    def _tied(self, state: State) -> tuple[str, ...] | None:
+        return None if state["shared"].all() else self.personal
+
+    def _common(self, fed: Federation, state: State) -> tuple[Ties, float, Floats, float]:
+        """Ties, probabilities and the step size in the units of sums over rows."""
+        k, weight = fed.clients.k, state["rows"]
+        p0, one = self.probabilities(k)
+        ties = Ties.of(fed.clients.clusters, k, self.lam * weight, None, 1.0 if k < 2 else self.alpha)
+        return ties, p0, np.full(k, one), self.eta * (1.0 - p0) * (1.0 - one) / float(weight.max())
+
+    def step(self, fed: Federation, state: State) -> State:
+        """One round."""
+        t = state["t"]
+        new = self.algorithm(fed, state).advance(fed, state | {"t": t * self.tau}, self.tau)
+        if new["status"] != "running":
+            return state | {"status": new["status"]}
+        return self._renamed(new) | {"t": t + 1}
+
+    def _renamed(self, state: State) -> State:
+        return {name: value for name, value in state.items() if name != "observed"}
+
+    def models(self, fed: Federation, state: State) -> Floats:
+        """Every client's model (m, d); the first one of those that do not answer."""
+        return client_models(fed, {"w": state["start"]}, current)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncAL2SGDTraining(AsyncL2GDTraining):
+    """Algorithm 2 on the same, with the anchor moved with probability ``rho``."""
+
+    rho: Annotated[
+        float | None, Option("Probability that the anchor moves; by default once a round.", above=0.0, high=1.0)
+    ] = None
+    a1: Annotated[float, Option("Share of z in the point of a step.", above=0.0, high=0.5)] = 0.3
+    a2: Annotated[float, Option("Share of the anchor x.", low=0.0, high=0.5)] = 0.3
+    b1: Annotated[float, Option("What z keeps of itself; 1 where F is flat.", above=0.0, high=1.0)] = 1.0
+
+    def algorithm(self, fed: Federation, state: State) -> Any:
+        """Algorithm 2 with what a state knows; z moves by ``eta / (4 a_1)``, as Theorem 4.3's b_2 where F is flat."""
+        ties, p0, p, eta = self._common(fed, state)
+        rho = 1.0 / self.tau if self.rho is None else self.rho
+        momentum = Momentum(self.a1, self.a2, self.b1, 0.25 * eta / self.a1, eta)
+        more: State = {"seed": self.seed, "batch": self.B, "personal": self._tied(state)}
+        return AsyncAL2SGD(ties, momentum, p0, p, fractions(p0, p), rho, **more)

@@ -1,0 +1,163 @@
+"""The similarity network over rounds, for any objective: nets and softmax.
+
+A round is a step of Algorithm 6 (Zhao, Liu, Jiang, He) on the mean gradient that clients meet on ``tau`` local steps;
+with one it is the paper's. The network is made first, of where some local steps lead clients, of their rows, or given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from coterie.codecs import by_name, codec_option
+from coterie.errors import CoterieError, nearest
+from coterie.federation import Federation, PerRow, Ragged, Site, require_all_replies, work
+from coterie.methods.groups.find import SKETCH, direction
+from coterie.methods.local_training import client_work as client
+from coterie.methods.local_training.client_work import ModelTransport
+from coterie.methods.local_training.rounds import ask_first_models, client_models, patterns
+from coterie.methods.networks.gradient_exchange import GradientExchange, LocalSteps
+from coterie.methods.networks.options import MODELS, Norm
+from coterie.methods.networks.similarity import Similarity
+from coterie.methods.similarity_network import SimilarityNetwork
+from coterie.methods.stepwise import Stepwise
+from coterie.numerics.arrays import Floats
+from coterie.objectives.parameters import parameter_mask
+from coterie.options import Option, check
+from coterie.relations.network import Network
+from coterie.relations.parameter_layout import Layout
+
+State = dict[str, Any]
+Edge = tuple[str, str] | tuple[str, str, float]
+
+
+@work
+def personal_columns(site: Site, personal: Sequence[str], transport: ModelTransport) -> dict[str, Any]:
+    """Which of the parameters that leave a client (m, d1) are its own."""
+    mine, stays = parameter_mask(site.objective, personal), client.personal_mask(site, transport)
+    return {"mine": Ragged.of([mine[~stays]] * len(site))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkTraining(Stepwise):
+    """Objective (1), (2) for mean losses that count by clients' rows; ``personal`` layers are Z, the others x.
+
+    A client's own step is of size eta, and ``lam`` is the paper's lambda times the number of clients: both mean the
+    same for many clients as for few. With ``lam = 0`` Z is local, with a large one it is FedAvg's.
+    """
+
+    without_convexity: ClassVar[str] = (
+        "A net's loss is not convex: similarity-network solves each step on the personal layers exactly, but need not "
+        "end at the optimum of its objective, so that clients which merge depend on the steps taken."
+    )
+    eta: Annotated[float, Option("Local step size.", above=0.0)]
+    lam: Annotated[float, Option("Strength of a tie, of the norm of a difference, in mean losses.", low=0.0)] = 0.03
+    p: Norm = 2
+    tau: Annotated[int, Option("Local steps in a round; 1 is the paper's algorithm.", low=1)] = 1
+    B: Annotated[int, Option("Rows of a step, drawn with replacement; 0 takes all.", low=0)] = 0
+    C: Annotated[float, Option("How often a client takes part in a round.", above=0.0, high=1.0)] = 1.0
+    personal: Annotated[tuple[str, ...], patterns("Layers Z that neighbours pull together; the others are x.")] = ("*",)
+    network: Annotated[Similarity, Option("Where clients are compared, and with how many each is tied.")] = field(
+        default_factory=Similarity
+    )
+    edges: Annotated[
+        tuple[Edge, ...] | None,
+        Option(
+            "The user's own ties; their weights are 1 where none is given.",
+            what="a list of pairs of clients' labels, each with a weight after them or without",
+        ),
+    ] = None
+    alone: Annotated[int, Option("Local steps of each client that the space model compares.", low=1)] = 50
+    up: Annotated[str, codec_option("Codec of what clients send: see ``coterie.codecs.by_name``.")] = "none"
+    down: Annotated[str, codec_option("Codec of what they are sent; with one up, float16 by default.")] = "none"
+    gap: Annotated[float, Option("Relative duality gap of a step on Z.", above=0.0, high=1.0)] = 1e-6
+    seed: Annotated[int, Option("Of the first model, codecs and who takes part.", low=0)] = 0
+    labels: Any = None
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.edges is not None and self.network != Similarity():
+            raise CoterieError("The network has edges of its own: leave what else says who is tied out, or edges.")
+
+    @property
+    def notes(self) -> list[str]:
+        """What is known to leave the paper's algorithm."""
+        if self.tau == 1:
+            return []
+        return [
+            f"Clients take tau = {self.tau} local steps in a round, so what they send is not a gradient at the model "
+            "that they were sent: the paper's convergence holds for tau = 1."
+        ]
+
+    def init(self, fed: Federation) -> State:
+        """The network, and the state before the first round: all clients begin at the same model."""
+        transport: ModelTransport = {"seed": self.seed}
+        start = ask_first_models(fed, transport, [self.seed], None)
+        w = start.shared_layers(start.models[0])
+        replies = require_all_replies(fed.ask(personal_columns, to=[0], personal=self.personal, transport=transport))
+        mine = np.asarray(replies["mine"][0])
+        network = self._similar(fed, start.models[0]) if self.edges is None else self._given(len(fed.clients))
+        state: State = {"edges": network.edges, "weight": network.weight, "mine": mine, "precision": w.dtype.name}
+        if not start.shared.all():
+            state |= {"whole": start.whole(None), "shared": start.shared, "w": w}
+        inner = self.algorithm(state | {"share": np.ones(network.n)}, network)
+        return state | inner.init(fed, w[~mine], np.tile(w[mine], (network.n, 1)))
+
+    def _similar(self, fed: Federation, w: Floats) -> Network:
+        """The network of clients that are alike; in the space model by where their own steps lead from w (d,)."""
+        if self.network.space != "model" or self.network.models is not None:
+            return self.network.network(fed)
+        how: State = {"eta": self.eta, "steps": self.alone, "B": self.B, "q": SKETCH, "seed": self.seed}
+        moved = require_all_replies(fed.ask(direction, w=w, **how))["u"]
+        return replace(self.network, models=np.asarray(moved)).network(fed)
+
+    def _given(self, n: int) -> Network:
+        """The user's ties."""
+        names = {str(label): i for i, label in enumerate(range(1, n + 1) if self.labels is None else self.labels)}
+        for edge in self.edges or ():
+            for label in edge[:2]:
+                if label not in names:
+                    raise CoterieError(f"An edge names client '{label}', which is not there.{nearest(label, names)}")
+        pairs = [(names[edge[0]], names[edge[1]]) for edge in self.edges or ()]
+        return Network.of(n, pairs, [float(edge[2]) if len(edge) > 2 else 1.0 for edge in self.edges or ()])
+
+    def algorithm(self, state: State, network: Network | None = None) -> SimilarityNetwork:
+        """Algorithm 6 with what a state knows: its steps are clients' own, whatever their share of the rows."""
+        share, mine, n = state["share"], state["mine"], len(state["share"])
+        network = network or Network(n, state["edges"], state["weight"])
+        step = self.eta * self.tau
+        own = self.C * step / np.where(share > 0.0, share, 1.0 / n)
+        lossy = self.up != "none" and not by_name(self.up).unbiased
+        exchange = GradientExchange(
+            self.up,
+            MODELS if self.down == "none" != self.up else self.down,
+            "ef" if lossy else "none",
+            "magnitude" if self.up.startswith("tv") else "natural",
+            seed=self.seed,
+            batch=self.B,
+            participation=self.C,
+            local=LocalSteps(self.eta, self.tau, self.seed, state["precision"]),
+        )
+        layout = Layout.columns(len(mine), np.flatnonzero(mine))
+        how: State = {"p": self.p, "gap": self.gap, "transport": exchange}
+        return SimilarityNetwork(network=network, layout=layout, lam=self.lam / n, eta=step, own=own, **how)
+
+    def step(self, fed: Federation, state: State) -> State:
+        """One round."""
+        return self.algorithm(state).step(fed, state)
+
+    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
+        """The states after ``stops`` (rising) rounds, from ``state`` on."""
+        state = state or self.init(fed)
+        yield from self.algorithm(state).run(fed, stops, state)
+
+    def models(self, fed: Federation, state: State) -> Floats:
+        """Every client's model (m, d)."""
+        layout = Layout.columns(len(state["mine"]), np.flatnonzero(state["mine"]))
+        theta = layout.theta(state["x"], state["Z"]).astype(state["precision"])
+        if "whole" not in state:
+            return theta
+        return client_models(fed, state, client.current_model, w=PerRow(theta), transport={"seed": self.seed})

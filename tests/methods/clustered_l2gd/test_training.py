@@ -1,0 +1,88 @@
+"""Async-L2GD and Async-AL2SGD+ on softmax, coin by coin, against plain loops; layers that nothing ties."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coterie.methods.clustered_l2gd.coins_and_averages import Coordinated, draw
+from coterie.numerics import keyed_random
+from coterie.runs.training import train
+from tests.methods.plain_softmax import gradients, problem
+
+ETA, LAM, ALPHA, TAU, P = 0.3, 0.4, 0.3, 8, 1.0 / 9.0
+GIVEN = {"eta": ETA, "lam": LAM, "alpha": ALPHA, "tau": TAU, "B": 0}
+
+
+class Plain:
+    """What both algorithms are made of, for four clients in two clusters."""
+
+    def __init__(self, problem):
+        self.gradient, self.rows = gradients(problem)
+        self.cluster, self.n, self.d = problem.data.group, len(self.rows), problem.objective.dim
+        self.gamma, self.share = LAM * self.rows, P / (P + 2 * (1 - P) * P)
+        self.step = ETA * (1 - P) ** 2 / self.rows.max()
+        ((_, xi0, xi),) = draw(0, 0, 3 * TAU, Coordinated(P), np.full(2, P))
+        self.coins = list(zip(xi0, xi, strict=True))
+        assert xi0.any() and (xi[~xi0]).any()
+
+    def loss(self, theta):
+        return np.stack([self.rows[i] * self.gradient(i, theta[i]) for i in range(self.n)])
+
+    def means(self, theta):
+        """Every client's cluster's average, and that of all."""
+        own = np.stack([self.gamma[c == self.cluster] @ theta[c == self.cluster] for c in self.cluster])
+        own /= np.array([self.gamma[c == self.cluster].sum() for c in self.cluster])[:, None]
+        return own, self.gamma @ theta / self.gamma.sum()
+
+
+def test_async_l2gd_takes_the_steps_of_its_coins():
+    four = problem()
+    plain = Plain(four)
+    theta, gamma = np.zeros((4, plain.d)), plain.gamma[:, None]
+    for global_round, within in plain.coins:
+        own, mean = plain.means(theta)
+        if global_round:
+            pull = ALPHA * (theta - mean) + plain.share * (1 - ALPHA) * (theta - own)
+            theta = theta - plain.step / P * gamma * pull
+            continue
+        pulls = plain.step * (1 - plain.share) * (1 - ALPHA) / ((1 - P) * P) * gamma * (theta - own)
+        steps = plain.step / ((1 - P) * (1 - P)) * plain.loss(theta)
+        theta = theta - np.where(within[plain.cluster][:, None], pulls, steps)
+    found = train(four, "async-l2gd", GIVEN)
+    np.testing.assert_allclose(found.theta, theta, atol=1e-6)
+
+
+def test_async_al2sgd_takes_the_steps_of_its_coins():
+    four = problem()
+    plain = Plain(four)
+    gamma, s, eta = plain.gamma[:, None], plain.share, plain.step
+    x = y = z = np.zeros((4, plain.d))
+    moves = keyed_random.uniform(0, "anchor coin", np.zeros(3 * TAU), np.arange(3 * TAU), 1)[:, 0] < 1.0 / TAU
+    for (global_round, within), move in zip(plain.coins, moves, strict=True):
+        theta = 0.3 * z + 0.3 * x + 0.4 * y
+        (own_x, mean_x), (own, mean) = plain.means(x), plain.means(theta)
+        h = plain.loss(x) + gamma * (x - ALPHA * mean_x - (1 - ALPHA) * own_x)
+        if global_round:
+            change = ALPHA * ((theta - mean) - (x - mean_x)) + s * (1 - ALPHA) * ((theta - own) - (x - own_x))
+            g = h + gamma * change / P
+        else:
+            pulls = (1 - s) * (1 - ALPHA) / ((1 - P) * P) * gamma * ((theta - own) - (x - own_x))
+            local = (plain.loss(theta) - plain.loss(x)) / ((1 - P) * (1 - P))
+            g = h + np.where(within[plain.cluster][:, None], pulls, local)
+        y, z = theta - eta * g, z - 0.25 * eta / 0.3 * g
+        x = y if move else x
+    found = train(four, "async-al2sgd", GIVEN)
+    np.testing.assert_allclose(found.theta, y, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["async-l2gd", "async-al2sgd"])
+def test_personal_layers_are_tied_to_nothing_and_do_not_travel(name):
+    net = {"path": "mlp", "args": {"sizes": [64, 5, 10]}, "dtype": "float64"}
+    four = problem(model=net)
+    free, apart = train(four, name, GIVEN | {"lam": 1e-12}), train(four, name, GIVEN | {"personal": ["*"]})
+    np.testing.assert_allclose(apart.theta, free.theta, atol=1e-9)
+    whole, head = train(four, name, GIVEN), train(four, name, GIVEN | {"personal": ["head*"]})
+    assert head.ledger["bytes_up"] < whole.ledger["bytes_up"]
+    assert np.abs(head.theta - whole.theta).max() > 1e-6
+    assert any("no rate" in note for note in whole.notes)

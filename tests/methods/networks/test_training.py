@@ -1,0 +1,130 @@
+"""Algorithm 6 on softmax and nets, round by round, against plain loops; its ends; what travels and what stays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coterie.errors import CoterieError
+from coterie.methods.registry import trained_method
+from coterie.relations.network import Network
+from coterie.runs.training import train
+from tests.messages import names
+from tests.methods.plain_softmax import gradients, problem
+
+NET = {"path": "mlp", "args": {"sizes": [64, 5, 10]}, "dtype": "float64"}
+PAIR = {"data": {"clients": 2, "rows": 90, "angles": [0]}}
+STEPS = {"eta": 0.4, "B": 0, "tau": 3}
+
+
+def pulled(V, mass, weight):
+    """The prox of ``weight |z_0 - z_1|`` in closed form, for clients of given masses."""
+    gap = V[0] - V[1]
+    u = min(weight, np.linalg.norm(gap) / np.sum(1.0 / mass)) * gap / np.linalg.norm(gap)
+    return np.stack([V[0] - u / mass[0], V[1] + u / mass[1]])
+
+
+@pytest.mark.parametrize("lam", [0.02, 0.2])
+def test_softmax_takes_local_steps_and_the_exact_prox(lam):
+    pair = problem(**PAIR)
+    gradient, rows = gradients(pair)
+    share = rows / rows.sum()
+    Z = np.zeros((2, pair.objective.dim))
+    for _ in range(3):
+        for i in range(2):
+            for _ in range(3):
+                Z[i] -= 0.4 * gradient(i, Z[i])
+        Z = pulled(Z, share / (0.4 * 3), lam / 2)
+    found = train(pair, "similarity-network", STEPS | {"lam": lam, "gap": 1e-12, "edges": [("1", "2")]})
+    np.testing.assert_allclose(found.theta, Z, atol=1e-6)
+    assert np.abs(Z[0] - Z[1]).max() > 1e-3
+
+
+def test_a_net_shares_its_body_and_ties_its_heads():
+    torch = pytest.importorskip("torch")
+    pair = problem(**PAIR, model=NET)
+    o, lam = pair.objective, 0.05
+    head = np.concatenate([np.full(n, name.startswith("head")) for name, n in o.names.items()])
+    share = o.counts / o.counts.sum()
+
+    def gradient(i, theta):
+        module = o.module(theta).train()
+        rows = slice(int(o.starts[i]), int(o.stops[i]))
+        x, y = torch.as_tensor(pair.data.train.X[rows]).double(), torch.as_tensor(pair.data.train.y[rows]).long()
+        torch.nn.functional.cross_entropy(module(x), y).backward()
+        return np.concatenate([p.grad.numpy().ravel() for p in module.parameters()])
+
+    theta = np.tile(o.start(0), (2, 1))
+    for _ in range(3):
+        for i in range(2):
+            for _ in range(3):
+                theta[i] -= 0.4 * gradient(i, theta[i])
+        theta[:, ~head] = share @ theta[:, ~head]
+        theta[:, head] = pulled(theta[:, head], share / (0.4 * 3), lam / 2)
+    layered = replace(pair, config=replace(pair.config, layout={"shared": None, "personal": ["head*"]}))
+    found = train(layered, "similarity-network", STEPS | {"lam": lam, "gap": 1e-12, "edges": [("1", "2")]})
+    np.testing.assert_allclose(found.theta, theta, atol=1e-6)
+    assert head.any() and not head.all()
+    assert any("convex" in note for note in found.notes) and any("tau = 3" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("net", [{}, {"model": NET}], ids=["softmax", "net"])
+def test_without_ties_clients_are_local_and_with_strong_ones_they_are_fedavg(net):
+    four = problem(**net)
+    local = train(four, "local", {"eta": 0.4, "B": 0, "E": 3})
+    fedavg = train(four, "fedavg", {"eta": 0.4, "B": 0, "E": 3})
+    apart, one = (train(four, "similarity-network", STEPS | {"lam": lam}) for lam in (0.0, 1e4))
+    np.testing.assert_allclose(apart.theta, local.theta, atol=1e-10)
+    np.testing.assert_allclose(one.theta, np.broadcast_to(fedavg.theta, one.theta.shape), atol=1e-8)
+
+
+@pytest.mark.parametrize("space", ["model", "data", "feature"])
+@pytest.mark.parametrize("net", [{}, {"model": NET}], ids=["softmax", "net"])
+def test_networks_find_who_is_alike(net, space):
+    eight = problem(data={"clients": 8, "rows": 640}, **net)
+    trainer = trained_method("similarity-network")
+    method = trainer.make(0, eta=0.4, B=0, network={"space": space, "k": 2}, labels=eight.data.labels)
+    state = method.init(eight.engine(trainer))
+    network = Network(8, state["edges"], state["weight"])
+    assert network.against(eight.data.group)["inside"] > 0.75
+
+
+def test_codecs_save_bytes_that_the_ledger_has():
+    four = problem()
+    runs = {
+        up: train(four, "similarity-network", STEPS | {"up": up, "lam": 0.05}) for up in ("none", "tv:2", "topk:0.05")
+    }
+    sent = {up: run.ledger["bytes_up"] for up, run in runs.items()}
+    looked = 4 * 8 * 650  # where own steps lead, for the network
+    assert sent["tv:2"] < looked + 0.1 * sent["none"] and sent["topk:0.05"] < looked + 0.1 * sent["none"]
+    assert all(run.status == "running" for run in runs.values())
+    losses = [run.curve[-1]["loss"] for run in runs.values()]
+    assert max(losses) < np.log(10)
+
+
+def test_an_edge_names_a_client_that_is_there():
+    with pytest.raises(CoterieError, match=names("edge 5 not there")):
+        train(problem(), "similarity-network", STEPS | {"edges": [("1", "5")]})
+    with pytest.raises(CoterieError, match=names("edges network")):
+        trained_method("similarity-network").check({"edges": [["1", "2"]], "network": {"k": 2}})
+
+
+def test_statistics_of_a_net_stay_with_its_clients():
+    torch = pytest.importorskip("torch")
+    from coterie.engines.inprocess import InProcess
+    from coterie.objectives.deep import Deep
+
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 6)).astype(np.float32), np.arange(40) % 3
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
+    objective = Deep.of(net, X, y, [0, 10, 25], [10, 25, 40])
+    fed = InProcess(objective)
+    method = trained_method("similarity-network").make(0, B=0, lam=1e4, network={"k": 1})
+    *_, state = method.run(fed, [1, 2], method.init(fed))
+    theta = method.models(fed, state)
+    same = np.ptp(theta, axis=0) < 1e-5
+    kept = np.concatenate([np.full(n, name in objective.kept) for name, n in objective.names.items()])
+    assert same[~kept].all() and not same[kept].all()
