@@ -285,9 +285,16 @@ FORMATS = {
 }
 
 
+@pytest.fixture(scope="module")
+def once():
+    """What is computed for the first of several tests."""
+    return {}
+
+
 @pytest.mark.parametrize("file", FORMATS)
-def test_every_file_format_gives_the_same_model(file):
-    _, expected = fit(table(), "--splits", "1")
+def test_every_file_format_gives_the_same_model(file, once):
+    expected = once.get("result") or fit(table(), "--splits", "1")[1]
+    once["result"] = expected
     FORMATS[file](table())
     _, result = fit(None, "--splits", "1", file=file)
     np.testing.assert_array_equal(result.client_coefficients, expected.client_coefficients)

@@ -58,6 +58,11 @@ ALIKE = {
 }
 """Rows whose options (drawn rows, a head, codes) meet faults in another row of their method, or of one like it."""
 KEPT = ("deep-fedavg", "deep-fedbn")
+DIVIDED = ("test_a_site_for_every_client", "test_threads_change_nothing")
+WHOLE = (*KEPT, "deep-group-sgd", "deep-async-l2gd", "deep-bias-correction", "deep-similarity-network")
+"""Nets that take the laws of ``DIVIDED``: one row for local steps, statistics of layers, clusters, heads of groups,
+clients asked more than once, and a network. Methods of the other rows take these laws without a net, and nets of all
+rows the partitions at random, in which some sites have one client, and the blocks."""
 
 
 def row_of(item):
@@ -77,5 +82,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         name = row_of(item)
         alike = name in ALIKE or (name.startswith("deep-") and name not in KEPT)
-        if alike and item.name.startswith(FAULTS):
+        divided = name.startswith("deep-") and name not in WHOLE and item.name.startswith(DIVIDED)
+        if (alike and item.name.startswith(FAULTS)) or divided:
             item.add_marker(pytest.mark.soak)

@@ -20,7 +20,7 @@ every_p = pytest.mark.parametrize("p", [1, 2, INF])
 
 def problem(n: int = 30, q: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    pairs = np.argwhere(np.triu(rng.random((n, n)) < 0.15, 1))
+    pairs = np.ascontiguousarray(np.argwhere(np.triu(rng.random((n, n)) < 0.15, 1)))  # as kernels are given them
     return rng.normal(size=(n, q)), pairs, rng.uniform(0.05, 0.3, len(pairs))
 
 

@@ -109,7 +109,7 @@ def iterate_all(
     """Steps ``first``, ... of all clients, by coins (n,) and (k, n); this work must see all of them at once."""
     theta, coins = np.array(site.state["theta"]), (xi0, np.ascontiguousarray(xi.T))
     bounds = np.searchsorted(site.clusters, np.arange(len(p) + 1))
-    parameters, losses = (eta, p0, p, alpha, tau), client_work.compiled_losses(site, first, batch)
+    parameters, losses = (eta, p0, p, np.ascontiguousarray(alpha), tau), client_work.compiled_losses(site, first, batch)
     iterate(theta, *frozen(site.state["gamma"], bounds, parameters, coins, losses))
     site.state["theta"] = theta
     site.count(int(np.sum(~(xi | xi0), axis=1) @ np.diff(bounds)))

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.arrays import Floats, float_array, kernel
+from coterie.numerics.arrays import Floats, float_array, frozen, kernel
 
 LARGEST = 1e280
 """Elements up to this size can be added up and multiplied by lengths without overflow."""
@@ -35,7 +35,7 @@ def pinned_tv(g: npt.ArrayLike, weight: npt.ArrayLike) -> Floats:
     if g.ndim not in (1, 2):
         raise CoterieError(f"The total-variation prox takes vectors (d,) or rows (m, d), not {g.ndim} axes.")
     rows = np.ascontiguousarray(np.atleast_2d(g))
-    q: Floats = pinned_tv_rows(rows, _weights(rows, weight)).reshape(g.shape)
+    q: Floats = pinned_tv_rows(rows, *frozen(_weights(rows, weight))).reshape(g.shape)
     return q
 
 

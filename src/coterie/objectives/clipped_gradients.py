@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.arrays import Bools, Floats, kernel
+from coterie.numerics.arrays import Bools, Floats, frozen, kernel
 from coterie.objectives.gradient_steps import Draws, WeightedRows
 from coterie.objectives.mean_loss import gradient
 from coterie.objectives.row_kernels import Data, add_row, owned_rows
@@ -71,7 +71,8 @@ def clipped_gradients(
     with np.errstate(over="ignore", invalid="ignore"):
         if isinstance(objective, WeightedRows):
             at = np.ascontiguousarray(np.broadcast_to(np.asarray(theta, dtype=np.float64), (m, objective.dim)))
-            return _clipped(*objective.step_data, at, float(clip), keep)
+            data, at = frozen(objective.compiled, at)
+            return _clipped(data, *objective.step_data[1:], at, float(clip), keep)
         return row_by_row(objective, np.asarray(theta), float(clip), keep)
 
 

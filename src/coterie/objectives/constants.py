@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.numerics.arrays import Floats, Ints, full, kernel, pack, reading
+from coterie.numerics.arrays import Floats, Ints, frozen, full, kernel, pack, reading
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.row_kernels import Data, row_derivatives
@@ -198,5 +198,6 @@ def gradient_scatter(objective: GLM, theta: Floats) -> tuple[Floats, Floats, Int
     m, d = theta.shape
     g, A = np.zeros((m, d)), np.zeros((m, d * (d + 1) // 2))
     rows, w, w2 = np.zeros(m, dtype=np.int64), np.zeros(m), np.zeros(m)
-    _scatter(objective.compiled, np.ascontiguousarray(theta), g, A, rows, w, w2)
+    data, at = frozen(objective.compiled, np.ascontiguousarray(theta))
+    _scatter(data, at, g, A, rows, w, w2)
     return g, A, rows, w, w2

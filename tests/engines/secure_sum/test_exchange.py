@@ -1,5 +1,6 @@
 """Secure sums in a federation: the laws of the contract hold, whoever is lost between the two steps."""
 
+import functools
 import os
 
 import numpy as np
@@ -66,12 +67,16 @@ class Lost(Faults):
 # -- the laws
 
 
+@functools.cache
+def undisturbed(case):
+    """A run over secure sums in which nothing is lost."""
+    problem = case.problem()
+    return case.run(make_federation("loopback", problem, partitions(len(problem.ids), 0), secure=ANY))
+
+
 @every_case
 def test_secure_sums_are_the_sums(case):
-    problem = case.problem()
-    parts = partitions(len(problem.ids), 0)
-    expected = case.run(make_federation("inprocess", problem))
-    close(case.run(make_federation("loopback", problem, parts, secure=ANY)), expected, case.tolerance)
+    close(undisturbed(case), case.run(make_federation("inprocess", case.problem())), case.tolerance)
 
 
 @every_case
@@ -82,7 +87,7 @@ def test_faults_with_retries_change_nothing(case, tmp_path):
     faults = Faults(request=0.1, reply=0.1, damage=0.1, crash=0.2, seed=5)
     options = {"faults": faults, "retries": 100, "folder": tmp_path}
     disturbed = make_federation("loopback", problem, parts, secure=ANY, **options)
-    same(case.run(disturbed), case.run(make_federation("loopback", problem, parts, secure=ANY)))
+    same(case.run(disturbed), undisturbed(case))
 
 
 def test_the_hierarchical_logistic_fit_over_four_sites():

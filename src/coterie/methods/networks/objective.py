@@ -70,7 +70,7 @@ class NetworkObjective:
 
     def graph(self, weight: float) -> Graph:
         """Edges, and what their duals are bounded by, for a weight of all rows."""
-        return self.network.edges, self.lam * weight * self.network.weight, self.p
+        return self.network.edges, self.lam * weight * self.network.weight, float(self.p)
 
     def penalty(self, Z: Floats, weight: float) -> float:
         """``lambda R sum_e weight_e ||z_i - z_j||_p``."""

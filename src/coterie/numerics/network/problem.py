@@ -129,7 +129,7 @@ def checked_weight(weight: npt.ArrayLike, edges: Ints) -> Floats:
         raise CoterieError(
             f"weight must be one number or one for each of {len(edges)} edges, not of shape {given.shape}."
         )
-    out = np.ascontiguousarray(np.broadcast_to(given, len(edges)))
+    out = np.array(np.broadcast_to(given, len(edges)))  # one that may be written, for which kernels are compiled
     bad = np.flatnonzero(~(np.isfinite(out) & (out >= 0.0)))
     if len(bad):
         i, j = edges[bad[0]]
