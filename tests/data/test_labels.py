@@ -86,6 +86,14 @@ def test_a_site_s_notes_have_no_labels_and_its_ids_are_those_of_others():
     assert clients.notes[0].startswith("Labels of 'school' are written in several ways that look alike")
 
 
+def test_numbers_beside_text_that_print_alike_are_one_label_and_said():
+    mixed = encode([1, "1", 2.0, "b", 1.0])
+    assert mixed.labels.tolist() == ["1", "2", "b"] and mixed.joined == ("1",)
+    (note,) = spelling_notes("school", mixed.labels, mixed.joined)
+    assert "numbers beside text" in note and "'1'" in note
+    assert not encode([1, 2.0, "b"]).joined and not encode([b"1", b"2"]).joined
+
+
 def test_case_is_kept_and_said():
     labels = np.array(["MALMÖ", "Malmö", "lund", "Lund", "Ystad"], dtype=object)
     (note,) = spelling_notes("school", labels)

@@ -132,7 +132,7 @@ FAULTS = {
     "log(k)": "on this table: 'log(k)': 'k' is a category",
     "scale(k)": "on this table: 'scale(k)': 'k' is a category",
     "x + poly(z, 0)": "'poly(z, 0)' makes no columns",
-    "bs(x, df=2)": "on this table: 'bs(x, df=2)': Invalid value for `df`",
+    "bs(x, df=2)": "on this table: 'bs(x, df=2)': 'x' has 120 different values, and df, degree",
     "log(z)": "Correct these rows, or leave them out of the table",
 }
 

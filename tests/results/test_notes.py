@@ -1,5 +1,7 @@
 """What is not identified is said; what is found is said in words."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import pytest
 import coterie
 from coterie.errors import CoterieError
 from papers.simulate import tree
+from tests.messages import names
 
 
 def said(result, *parts):
@@ -109,3 +112,15 @@ def test_counts_of_zero_and_outcomes_without_noise_are_named():
         assert np.isfinite(fit.client_std_errors.select_dtypes("number").to_numpy()).all() and fit.model.sigma2 >= 0.0
     df["y"] += 1e-4 * rng.normal(size=80)
     assert not any("six digits" in note for note in coterie.fit(df, "y ~ x", client="g", splits=0).notes)
+
+
+def test_a_residual_variance_that_is_the_prior_s_is_said():
+    """Of an exactly fitted client; where there is none, nothing is said."""
+    rng = np.random.default_rng(1)
+    client, x, noise = np.repeat(np.arange(14), 6), rng.normal(size=84), rng.normal(size=84)
+    said = []
+    for noisy in (client != 3, True):
+        df = pd.DataFrame({"c": [f"ward {i}" for i in client], "x": x, "y": 0.5 * x + noise * noisy})
+        result = coterie.fit(df, "y ~ x", client="c", method="hierarchical", residual="by-client", splits=0)
+        said.append([note for note in result.notes if "residual s.d." in note])
+    assert re.search(names("ward 3 common variance"), *said[0]) and not said[1]

@@ -244,6 +244,8 @@ class Design:
         """Raise for terms that are not numbers although their columns are, such as the log of 0."""
         for term, column in zip(self.terms, broken.T, strict=True):
             at = np.flatnonzero(column if known is None else column & ~known)
+            if len(at) == len(column) and not self.parsed.spline_of(term):
+                raise CoterieError(f"The term '{term}' is not a finite number in any row: leave it out of the formula.")
             if len(at):
                 table_rows = np.sort(at if rows is None else rows[at])
                 outside = self.parsed.spline_of(term)

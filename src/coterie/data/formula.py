@@ -133,6 +133,11 @@ def _sides(formula: str) -> tuple[str, str]:
     if dotted := re.search(r"(?<![\w.])(as\.\w+)\(\s*([\w.]*)", bare):
         meant = HABITS.get(dotted[1], "make a column of the table of it").format(dotted[2], f=dotted[1])
         raise CoterieError(f"The formula calls '{dotted[1]}', which is R's. Instead {meant}.")
+    if strange := re.search(r"%(?!in%)[^\w\s%]*%", bare):
+        raise CoterieError(
+            f"The formula '{shortened(formula)}' holds '{strange[0]}', which is R's: write * for columns and their "
+            "interaction, : for the interaction alone, or compute it as a column of the table."
+        )
     if "``" in formula:
         raise CoterieError(f"The formula '{shortened(formula)}' names no column between two backticks.")
     if "`" in bare:

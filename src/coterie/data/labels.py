@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Labels = npt.NDArray[Any]
 
+_NUMBERS = (int, float, np.integer, np.floating, Decimal)
 _NEAR = 0.85
 """Likeness from which a label may be a slip for another."""
 _SLIPS = 10
@@ -87,6 +88,12 @@ def factorize(series: pd.Series[Any]) -> tuple[Ints, Labels]:
             f"Column '{series.name}' holds values of type {kind}, which cannot be labels: make text or numbers of them."
         ) from e
     labels = np.asarray(uniques)
+    kinds = set(map(type, series.to_numpy())) if series.dtype == object else set()
+    if kinds & {bool, np.bool_} and any(issubclass(k, _NUMBERS) for k in kinds - {bool}):
+        raise CoterieError(
+            f"Column '{series.name}' holds True or False beside numbers, and as labels True is 1 and False is 0: write "
+            "all as text, or all as numbers."
+        )
     for j, label in enumerate(labels if series.dtype == object else ()):
         if isinstance(label, str) and not label.isascii() and _HALVES.search(label):  # nothing can hash or write it
             row = int(np.argmax(codes == j)) + 1
@@ -218,8 +225,8 @@ def tidied(values: Labels) -> Labels:
 
 def _joined(written: Labels, labels: Labels) -> tuple[str, ...]:
     """The labels that were written in several ways, from the distinct values of a column and what each is read as."""
-    pairs = [(w, label) for w, label in zip(written, labels, strict=True) if isinstance(w, str)]
-    changed = {label for w, label in pairs if w != label}
+    pairs = list(zip(written, labels, strict=True))
+    changed = {label for w, label in pairs if not isinstance(w, str) or w != label}
     if not changed:
         return ()
     ways = Counter(label for _, label in pairs if label in changed)
@@ -238,7 +245,7 @@ def spelling_notes(name: str, labels: Labels, several: Sequence[str] = (), show:
         such = f", such as {several[0]!r}" if show else ""
         notes.append(
             f"{count} of '{name}' {'is' if one else 'are'} written in several ways that look alike (white space "
-            f"around, accents in another Unicode form){such}: each was read as one."
+            f"around, accents in another Unicode form, numbers beside text){such}: each was read as one."
         )
     groups = _folded(labels) if show else []
     if groups:

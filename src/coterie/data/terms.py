@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.term_grammar import SPLINES
+from coterie.data.term_grammar import BASES, SPLINES
 from coterie.errors import CoterieError, shortened
 
 if TYPE_CHECKING:
@@ -207,10 +207,16 @@ def compute_terms(frame: pd.DataFrame, side: str, state: dict[str, Any]) -> tupl
                 f"A contrast in '{side.strip()}' names the level {absent[1]}, which the column does not have."
             ) from e
         if told := re.match(r"Unable to evaluate factor `(.*)`\. \[\w+: (.*)\]$", reason):
-            names = [
-                c for c in frame.columns if frame[c].dtype == "category" and re.search(rf"\b{re.escape(c)}\b", told[1])
-            ]
-            reason = f"'{told[1]}': " + (f"'{names[0]}' is a category" if names else told[2].rstrip("."))
+            used = [c for c in frame.columns if re.search(rf"\b{re.escape(c)}\b", told[1])]
+            counts, why = {c: frame[c].nunique() for c in used}, told[2].rstrip(".")
+            if names := [c for c in used if frame[c].dtype == "category"]:
+                why = f"'{names[0]}' is a category"
+            elif constant := [c for c, count in counts.items() if count == 1]:
+                why = f"'{constant[0]}' is the same in every row"
+            elif used and told[1].startswith(tuple(f"{name}(" for name in BASES)):
+                why = f"'{used[0]}' has {counts[used[0]]:,} different values, and df, degree and knots must fit them"
+                why += " and each other"
+            reason = f"'{told[1]}': {why}"
         raise CoterieError(f"The formula cannot be computed on this table: {reason}.") from e
     state = dict(matrix.model_spec.transform_state)
     columns = matrix.__wrapped__

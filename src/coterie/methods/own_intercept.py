@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     setup = prepare(fed, problem.tree, problem.family, z, problem.intercept, problem.basis)
     family = problem.family
     L = [np.full((1, 1, 1), min(family.prior_sd, FREE))] + [np.zeros((1, 1, 1))] * len(problem.tree.parents)
-    free = {"free": True} if family.is_quadratic else {}
+    free: dict[str, Any] = {"free": True} if family.is_quadratic else {}
     s = solve(fed, setup, L, **free)
     dof = max(setup.rows - setup.p - len(fed.clients) + 1, 1.0)
     sigma2 = setup.residual(s.value) / dof if family.has_dispersion else 1.0

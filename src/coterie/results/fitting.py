@@ -71,7 +71,7 @@ class Fitting:
             fitted.info["network"] |= described(clients, problem, options.network or {}, fitted.info["network"])
         if options.network is not None and not FITTED[name].networked:
             sentences.append(words.beside_network(name, evidence is not None))
-        sentences += words.after(clients, problem, name, fitted, clients.terms)
+        sentences += words.after(clients, problem, name, fitted)
         ledger["seconds"] = perf_counter() - start
         more: dict[str, Any] = {"notes": sentences, "ledger": ledger, "reason": reason, "data_fingerprint": data}
         more |= {"design": self.design, "formula": self.formula, "offset": self.offset}

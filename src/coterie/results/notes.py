@@ -11,6 +11,7 @@ from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
+from coterie.methods.tree.variances import PRIOR_ROWS
 from coterie.numerics.arrays import Floats
 from coterie.relations.covariance import at_means
 
@@ -76,12 +77,13 @@ def _singular(D: Floats, columns: Any, terms: tuple[str, ...]) -> str | None:
     return None
 
 
-def _far_from_zero(clients: Clients, problem: GroupedProblem, info: Mapping[str, Any]) -> str | None:
+def _far_from_zero(
+    terms: tuple[str, ...], mean: Floats, sd: Floats, problem: GroupedProblem, info: Mapping[str, Any]
+) -> str | None:
     """Which columns' zeros a named structure depends on, where these are far from all rows."""
     if "centred" in info or problem.intercept not in problem.personal:
         return None
-    mean, sd = clients.X.mean(axis=0), clients.X.std(axis=0)
-    far = [clients.terms[j] for j in problem.personal if j != problem.intercept and abs(mean[j]) > 5.0 * sd[j]]
+    far = [terms[j] for j in problem.personal if j != problem.intercept and abs(mean[j]) > 5.0 * sd[j]]
     if not far:
         return None
     return (
@@ -107,16 +109,20 @@ def _of_single_rows(clients: Clients, problem: GroupedProblem, asked: str) -> st
     return f"{one}{why}: no variances are reported{', and one model serves all' * (asked in ('auto', 'pooled'))}."
 
 
-def after(clients: Clients, problem: GroupedProblem, name: str, fitted: Estimates, terms: tuple[str, ...]) -> list[str]:
+def after(
+    clients: Clients, problem: GroupedProblem, name: str, fitted: Estimates, spread: tuple[Floats, Floats] | None = None
+) -> list[str]:
     """What was found: variances of zero, separation, a search that stopped early.
 
-    Clients without rows, as sites describe theirs, leave out what only rows can say.
+    Clients without rows, as sites describe theirs, leave out what only rows can say. ``spread`` has the means and
+    standard deviations (p,) of their columns.
     """
-    notes, rows = [], len(clients.X) > 0
-    if rows and problem.family.boundary:
-        frame = np.diag(_sd(clients))
+    notes, rows, terms = list[str](), len(clients.X) > 0, clients.terms
+    mean, sd = (clients.X.mean(axis=0), clients.X.std(axis=0)) if spread is None else spread
+    if problem.family.boundary:
+        frame = np.diag(np.where(sd > 0.0, sd, np.abs(mean)))
         if INTERCEPT in terms:  # at the means, so that it does not depend on where columns have their zero
-            frame[terms.index(INTERCEPT)] = clients.X.mean(axis=0)
+            frame[terms.index(INTERCEPT)] = mean
         errors = np.sqrt(np.maximum(np.diag(frame @ fitted.root_cov @ frame.T), 0.0))
         wide = [term for term, error in zip(terms, errors, strict=True) if error > 30.0]
         if wide:
@@ -129,6 +135,13 @@ def after(clients: Clients, problem: GroupedProblem, name: str, fitted: Estimate
             "The columns give the outcome to six digits or more: what is left of it, and with that standard errors and "
             "likelihood, may be rounding."
         )
+    if (v := fitted.client_sigma2) is not None:
+        held = np.flatnonzero(0.5 * (clients.counts + PRIOR_ROWS) * v < PRIOR_ROWS / np.mean(1.0 / v))
+        if len(held):
+            notes.append(
+                f"The residual s.d. of {_labels(clients, held.tolist())} rests less on own rows, which lie nearly on "
+                "the model, than on the row of common variance that every client counts more: it is small, not known."
+            )
     if "rounds" in fitted.info:
         notes += over_rounds(fitted.info["rounds"])
     if "collaboration" in fitted.info:
@@ -141,7 +154,7 @@ def after(clients: Clients, problem: GroupedProblem, name: str, fitted: Estimate
         return notes
     levels = [f"Clients ({clients.name})", *(f"Clusters ({level.name})" for level in clients.levels)]
     sizes = [len(clients), *(len(level.labels) for level in clients.levels)]
-    if rows and (far := _far_from_zero(clients, problem, fitted.info)):
+    if far := _far_from_zero(terms, mean, sd, problem, fitted.info):
         notes.append(far)
     columns = [problem.straying, *([problem.personal] * len(clients.levels))]
     each = zip(levels, sizes, columns, (fitted.D_client, *(d[None] for d in fitted.D_levels)), strict=False)
@@ -343,11 +356,6 @@ def _of_differences(r: Mapping[str, Any]) -> str:
     share = r.get("differing", np.nan)
     percent = f"{100.0 * share:,.0f}" if share >= 0.1 else f"{100.0 * share:.2g}"
     return f", or {percent}% of how far clients' models lie from the global one" if share >= 1e-4 else ""
-
-
-def _sd(clients: Clients) -> Floats:
-    sd = clients.X.std(axis=0)
-    return np.asarray(np.where(sd > 0, sd, np.abs(clients.X).max(axis=0, initial=0.0)))
 
 
 def _names(terms: list[str]) -> str:

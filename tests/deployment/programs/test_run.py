@@ -13,7 +13,7 @@ from coterie.deployment.federation_toml import Config
 from coterie.deployment.logs import read_status
 from coterie.deployment.programs.run import run
 from coterie.deployment.programs.run_toml import digest
-from coterie.deployment.site.site_toml import Member
+from coterie.deployment.site.site_toml import Disclosure, Member
 from coterie.engines.journal import Journal
 from coterie.engines.policy import BelowQuorum
 from coterie.errors import CoterieError
@@ -109,6 +109,15 @@ def test_what_a_fit_says_of_itself_is_said_of_one_at_sites_too(exact, place, tab
     assert zero and [n.partition(" ")[2] for n in fitted(home).notes if "the variance is zero" in n] == [
         said.replace("(hospital)", "(site)") for said in zero
     ]
+
+
+def test_perfect_separation_is_said_at_sites_too(tmp_path, table):
+    coordinator, homes = folders(tmp_path, table)
+    here = coterie.fit(table, "disease ~ num", client="hospital", family="binomial", method="pooled", splits=0)
+    home = begin(coordinator, "separated", {"program": "pooled", "task": TASK | {"formula": "disease ~ num"}})
+    run(transport(homes), coordinator, "separated")
+    said, there = ([n for n in result.notes if "separated perfectly" in n] for result in (here, fitted(home)))
+    assert said == there != []
 
 
 def test_an_engine_runs_the_program_that_the_command_named_and_no_other(place):
@@ -217,6 +226,19 @@ def test_only_works_that_the_owner_names_are_answered(tmp_path, table):
         run(transport(homes), coordinator, "local")
     with pytest.raises(CoterieError, match="list of patterns"):
         Member("hungary", ask=[3])
+
+
+@pytest.mark.parametrize(("program", "room"), [("async-l2gd", "clustered_l2gd"), ("bias-correction", "collaboration")])
+def test_works_over_rounds_that_an_owner_does_not_allow_are_refused_before_the_first_exchange(
+    program, room, tmp_path, table
+):
+    coordinator, homes = folders(tmp_path, table)
+    for home in homes:
+        replace(Member.read(home), disclosure=Disclosure(min_level=1)).write(home)
+    begin(coordinator, "run", {"program": program, "task": TASK, "options": {"steps": 10}})
+    with pytest.raises(CoterieError, match=names(f"owner coterie.methods.{room}.* works [disclosure] site.toml")):
+        run(transport(homes), coordinator, "run")
+    assert read_status(coordinator / "runs" / "run")["exchange"] == 0
 
 
 def schools():

@@ -58,7 +58,7 @@ def fit(
     start, task, name = perf_counter(), program.task, program.program
     given, options, design = settled(program, schema, fed.seed)
     family = options.family
-    found, shared, mean = identifiability.problem(fed, design.terms, family, options.shared)
+    found, shared, mean, spread = identifiability.problem(fed, design.terms, family, options.shared)
     feds = [fed]
     if task.get("weights"):  # relative to their mean, which no site knows
         fed, opened = opened("weighed", mean_weight=mean), partial(opened, mean_weight=mean)
@@ -75,7 +75,7 @@ def fit(
     notes = list(dict.fromkeys(n for told in fed.participants.info.values() for n in told.get("notes", ())))
     if shared:
         notes.append(f"Shared, because no client varies in them: {', '.join(shared)}.")
-    notes += after(clients, found, name, fitted, design.terms)
+    notes += after(clients, found, name, fitted, spread)
     ledger = {k: sum(f.ledger.as_dict()[k] for f in feds) for k in fed.ledger.as_dict()}
     columns = {"formula": task["formula"], "client": clients.name, "cluster": [level.name for level in clients.levels]}
     result = result_of(

@@ -39,6 +39,7 @@ def view(site: Site, p: int) -> dict[str, Any]:
     return {
         "rows": moments["rows"],
         "weight": moments["w"],
+        "x": moments["x"],
         "several": some.astype(np.int64),
         "varies": varies.astype(np.int64),
         "apart": apart.astype(np.int64),
@@ -48,11 +49,11 @@ def view(site: Site, p: int) -> dict[str, Any]:
 
 def problem(
     fed: Remote, terms: Sequence[str], family: str, shared: Sequence[str]
-) -> tuple[GroupedProblem, list[str], float]:
+) -> tuple[GroupedProblem, list[str], float, tuple[Floats, Floats]]:
     """Which terms are personal, which are shared because no client varies in them, and the mean weight (one exchange).
 
-    A CoterieError names columns that cannot be told apart over all sites, and says that there are fewer rows than
-    columns.
+    Last the means and standard deviations (p,) of all rows' columns. A CoterieError names columns that cannot be told
+    apart over all sites, and says that there are fewer rows than columns.
     """
     p = len(terms)
     sums = require_all_replies(fed.total(view, p=p))
@@ -73,7 +74,9 @@ def problem(
     names = [] if single or len(fed.clients) == 1 else [str(term) for term in np.array(terms)[must]]
     tree = ClusterTree(tuple(level.parent for level in fed.participants.levels))
     personal = np.flatnonzero(~(asked | must))
-    return GroupedProblem(tree, family_named(family), personal, intercept, single), names, weight / rows
+    mean = np.asarray(sums["x"]) / weight
+    sd = np.sqrt(np.maximum(np.diag(gram) / weight - mean**2, 0.0))
+    return GroupedProblem(tree, family_named(family), personal, intercept, single), names, weight / rows, (mean, sd)
 
 
 def _root(gram: Floats) -> Floats:

@@ -70,7 +70,10 @@ class RunConfig:
         if "factory" in self.task:
             options = self.task.get("options", {})
             return {"kind": "factory", "name": self.task["factory"], "options": options}
-        return {"kind": "table", **self.task, "schema": None if schema is None else schema.plain()}
+        # a method over rounds begins with works of others: a site that refuses its own is to say so before
+        rounds = self.fits and FITTED[self.program].rounds
+        own = {"works": f"coterie.methods.{rounds.partition('.')[0]}."} if rounds else {}
+        return {"kind": "table", **self.task, "schema": None if schema is None else schema.plain(), **own}
 
 
 def digest(folder: Path, run_id: str) -> str:

@@ -63,10 +63,10 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     A CoterieError says what is wrong with it or with the data; it is a :class:`NoRows` where no row is left. A
     table's task (:data:`_TABLE`): without a client column the site is the client, without a schema it is the site's
     own; ``hold`` names a split (:func:`coterie.deployment.site.holdout.split_holdout`), ``mean_weight`` is that of
-    all sites, by which weights are divided. Arrays of a table are kept under ``data``, the fingerprint of its file.
-    A factory's task, ``{"kind": "factory", "name": "module:function", "options"}``, is called as ``function(path of
-    the data, site=name, **options)`` and returns an objective, labels of its clients and, if any, of their
-    clusters.
+    all sites, by which weights are divided, and ``works`` how works that the method needs begin. Arrays of a table are
+    kept under ``data``, the fingerprint of its file. A factory's task, ``{"kind": "factory", "name":
+    "module:function", "options"}``, is called as ``function(path of the data, site=name, **options)`` and returns an
+    objective, labels of its clients and, if any, of their clusters.
     """
     kind = task.get("kind")
     if kind not in KINDS:
@@ -74,9 +74,9 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     if kind == "factory":
         return _from_factory(folder, member, task)
     task = _TABLE | {k: v for k, v in task.items() if k != "kind"}
-    if strange := task.keys() - _TABLE.keys():
+    if strange := task.keys() - {"works", *_TABLE}:
         raise CoterieError(f"A task of a table has no '{min(strange)}': use one version of coterie at all sites.")
-    hold, mean = task.pop("hold"), task.pop("mean_weight")
+    hold, mean, _ = task.pop("hold"), task.pop("mean_weight"), task.pop("works", None)
     if mean is not None and not (type(mean) is float and 1e-60 <= mean <= 1e60):
         raise CoterieError("The mean weight of a run is a number above 0: use one version of coterie at all sites.")
     found = _from_table(folder, member, task, data)

@@ -264,6 +264,8 @@ class SiteReceiver:
         """Prepare a run, or say again what was prepared: who is here."""
         before, asked = self._opened(run), {"task": task, "seed": seed}
         if self.member.guarded:
+            if task.get("works") and not self.member.privacy:
+                self.member.need_some(str(task["works"]))
             self._count_formula(task, None if before is None else before["asked"]["task"])
         data = self._data_digest(task)
         if before is not None:
@@ -290,7 +292,7 @@ class SiteReceiver:
                 f"{rules.min_sites} at least (min_sites)."
             )
         if task.get("kind") == "table" and task != before:
-            self._releases.ask(task, rules.formulas_per_day)
+            self._releases.ask({k: v for k, v in task.items() if k != "works"}, rules.formulas_per_day)
 
     def _node(self, run: str, task: dict[str, Any], seed: int, data: str) -> Node:
         from coterie import __version__

@@ -147,10 +147,18 @@ class Member:
         """A CoterieError unless the owner's rules let ``work`` read a table."""
         mine = {entry.partition(":")[0] for entry in self.allow}
         if work.partition(":")[0] not in mine and not any(fnmatchcase(work, p) for p in self.disclosure.works):
-            raise CoterieError(
-                f"The owner does not let {work} read a table, which may tell of single rows: see works under "
-                f"[disclosure] in {SITE}."
-            )
+            raise self._no_reader(work)
+
+    def need_some(self, start: str) -> None:
+        """A CoterieError unless the owner's rules let some work whose name begins so read a table."""
+        if not any(p.startswith(start) or fnmatchcase(start, p) for p in self.disclosure.works):
+            raise self._no_reader(f"{start}*")
+
+    def _no_reader(self, work: str) -> CoterieError:
+        return CoterieError(
+            f"The owner does not let {work} read a table, which may tell of single rows: see works under "
+            f"[disclosure] in {SITE}."
+        )
 
     def table(self, folder: Path) -> Path:
         """The site's data file; a CoterieError unless it is there."""
