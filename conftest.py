@@ -41,6 +41,7 @@ def pytest_collection_finish(session):
     """Modules that a test writes, and writes again within a second, are read as they stand, not from a cache."""
     sys.dont_write_bytecode = True
     gc.freeze()
+    gc.set_threshold(10_000, 20, 10)
     gc.enable()
 
 

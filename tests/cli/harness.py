@@ -81,3 +81,11 @@ def changed(column: str, rows: list[int], value: object) -> dict[str, object]:
 def files(folder: Path) -> set[str]:
     """Everything in a folder, hidden files included."""
     return {p.relative_to(folder).as_posix() for p in folder.rglob("*")}
+
+
+def with_model(folder: Path, formula: str, *options: object) -> Path:
+    """The folder, with ``table.csv`` and a fit of it in ``model``."""
+    with contextlib.chdir(folder):
+        table().to_csv("table.csv", index=False)
+        assert coterie("fit", "table.csv", "--formula", formula, *options, "--out", "model").code == 0
+    return folder

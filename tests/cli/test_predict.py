@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,17 +10,20 @@ import pandas as pd
 import pytest
 
 import coterie as package
-from tests.cli.harness import changed, coterie, files, table
+from tests.cli.harness import changed, coterie, files, table, with_model
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A table of six schools in two sectors, and a model of it, made once."""
+    options = ["--client", "school", "--cluster", "sector", "--method", "hierarchical", "--splits", "0"]
+    return with_model(tmp_path_factory.mktemp("fitted"), "score ~ hours + level", *options)
 
 
 @pytest.fixture
-def model(tmp_path, monkeypatch):
-    """The folder of a model of six schools in two sectors, from where the command runs."""
-    monkeypatch.chdir(tmp_path)
-    table().to_csv("table.csv", index=False)
-    options = ["--client", "school", "--cluster", "sector", "--method", "hierarchical", "--splits", "0"]
-    ran = coterie("fit", "table.csv", "--formula", "score ~ hours + level", *options, "--out", "model")
-    assert ran.code == 0
+def model(fitted, tmp_path, monkeypatch):
+    """The folder of a model, from where the command runs."""
+    monkeypatch.chdir(shutil.copytree(fitted, tmp_path, dirs_exist_ok=True))
     return tmp_path / "model"
 
 

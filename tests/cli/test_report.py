@@ -1,18 +1,23 @@
 """`coterie report`: one page from a saved model."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.cli.harness import coterie, files, table
+from tests.cli.harness import coterie, files, with_model
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A table and a model of it, made once."""
+    options = ["--client", "school", "--cluster", "sector", "--splits", "2"]
+    return with_model(tmp_path_factory.mktemp("fitted"), "score ~ hours", *options)
 
 
 @pytest.fixture
-def model(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    table().to_csv("table.csv", index=False)
-    options = ["--client", "school", "--cluster", "sector", "--splits", "2", "--out", "model"]
-    assert coterie("fit", "table.csv", "--formula", "score ~ hours", *options).code == 0
+def model(fitted, tmp_path, monkeypatch):
+    monkeypatch.chdir(shutil.copytree(fitted, tmp_path, dirs_exist_ok=True))
     return tmp_path / "model"
 
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.harness import coterie, files, table
+from tests.cli.harness import coterie, files, with_model
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A table and a model of it, made once."""
+    options = ["--client", "school", "--method", "hierarchical", "--splits", "0"]
+    return with_model(tmp_path_factory.mktemp("fitted"), "score ~ hours + level", *options)
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(fitted, tmp_path, monkeypatch):
     """A folder with table.csv and a model of it."""
-    monkeypatch.chdir(tmp_path)
-    table().to_csv("table.csv", index=False)
-    options = ["--client", "school", "--method", "hierarchical", "--splits", "0", "--out", "model"]
-    assert coterie("fit", "table.csv", "--formula", "score ~ hours + level", *options).code == 0
+    monkeypatch.chdir(shutil.copytree(fitted, tmp_path, dirs_exist_ok=True))
     return tmp_path
 
 
