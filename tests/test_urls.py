@@ -26,7 +26,6 @@ from coterie.engines.secure_sum import Identity
 from coterie.errors import CoterieError
 from coterie.files import local
 from coterie.report.fit_page import write_report
-from coterie.results import trained_models as store
 from coterie.runs import config, training
 from coterie.runs.callbacks import TensorBoard
 from coterie.runs.training_problem import TrainingProblem
@@ -113,8 +112,8 @@ PYTHON = {
     "federation run": lambda url, _: run.run(SimpleNamespace(sites=("a",)), url, "r"),
     "host": lambda url, _: SiteReceiver(url),
     "training configuration": lambda url, _: config.read(url),
-    "training load": lambda url, _: store.load(url),
-    "training modules": lambda url, _: store.load(".", url),
+    "training load": lambda url, _: coterie.load(url),
+    "training modules": lambda url, _: coterie.load(".", url),
     "training checkpoints": lambda url, _: training.train(
         TrainingProblem.of(config.Config.of(SETTING), 0), "fedavg", {}, folder=url
     ),

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from coterie.errors import CoterieError
     from coterie.estimators import HierarchicalClassifier, HierarchicalRegressor
     from coterie.results.advice import Advice, advise
-    from coterie.results.result import FitResult, load
+    from coterie.results.result import FitResult
+    from coterie.results.shared import load
+    from coterie.results.training_result import TrainingResult
+    from coterie.runs.config_keys import Torch
 
 __version__ = "0.1.0"
 
@@ -25,10 +28,12 @@ _HOMES = {
     "FitResult": "coterie.results.result",
     "HierarchicalClassifier": "coterie.estimators",
     "HierarchicalRegressor": "coterie.estimators",
+    "Torch": "coterie.runs.config_keys",
+    "TrainingResult": "coterie.results.training_result",
     "advise": "coterie.results.advice",
     "compare": "coterie.api",
     "fit": "coterie.api",
-    "load": "coterie.results.result",
+    "load": "coterie.results.shared",
     "read_table": "coterie.data.table_files",
     "stack_tasks": "coterie.data.auxiliary_tasks",
 }
@@ -39,6 +44,8 @@ __all__ = [
     "FitResult",
     "HierarchicalClassifier",
     "HierarchicalRegressor",
+    "Torch",
+    "TrainingResult",
     "__version__",
     "advise",
     "compare",

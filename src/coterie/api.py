@@ -1,11 +1,13 @@
-"""The main job in one call: from a grouped table to the best model for every client, with evidence."""
+"""The main job in one call: from rows and a model to the best model for every client, with evidence."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -14,82 +16,137 @@ from coterie.data.columns import at_rows
 from coterie.data.prepare_table import prepare
 from coterie.data.sort_keys import sort_keys
 from coterie.data.table import Table, as_name, as_names
-from coterie.errors import CoterieError
+from coterie.data.table_files import read_table
+from coterie.errors import CoterieError, listed
 from coterie.evidence.splits import need_groups
+from coterie.files import local
 from coterie.options import declared
+from coterie.results import table_config
 from coterie.results.fitting import Fitting
 from coterie.results.options import Options
 from coterie.results.result import FitResult
+from coterie.runs import in_memory
+from coterie.runs.call import sections
+from coterie.runs.config import Config, document
+from coterie.runs.config_keys import Torch
 from coterie.runs.labelled_networks import by_position
 from coterie.runs.labelled_options import LeftOut, aligned
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from coterie.results.training_result import TrainingResult
 
-def fit(
-    df: Any,
-    formula: str,
-    client: str,
+
+@overload
+def fit(rows: Any, model: str, client: str, cluster: str | Sequence[str] | None = ..., **options: Any) -> FitResult: ...
+@overload
+def fit(rows: Any, model: Torch, client: Any = ..., **options: Any) -> TrainingResult: ...
+@overload
+def fit(rows: Any, model: None = ..., **options: Any) -> FitResult | TrainingResult: ...
+def fit(  # type: ignore[misc]
+    rows: Any,
+    model: str | Torch | None = None,
+    client: Any = None,
     cluster: str | Sequence[str] | None = (),
     *,
-    family: str = "gaussian",
+    group: Any = None,
+    main: Any = None,
+    network: Mapping[str, Any] | None = None,
     shared: str | Sequence[str] | None = (),
-    covariance: str = "auto",
+    personal: str | Sequence[str] | None = (),
     method: str = "auto",
-    splits: int = 5,
+    rounds: int | Mapping[str, Any] | None = None,
+    seed: int | Sequence[int] = 0,
     test_fraction: float = 0.25,
+    engine: str | Mapping[str, Any] = "auto",
+    partition: str | Mapping[str, Any] | None = None,
+    privacy: Mapping[str, Any] | None = None,
+    family: str = "gaussian",
+    covariance: str = "auto",
+    splits: int = 5,
     order_by: str | None = None,
     split_by: str | None = None,
-    seed: int = 0,
     reml: bool = True,
     cluster_variance: str = "common",
     residual: str = "common",
     gamma: Any = None,
     lam: Any = None,
     alpha: Any = None,
-    rounds: int | Mapping[str, Any] | None = None,
-    network: Mapping[str, Any] | None = None,
     offset: str | None = None,
     weights: str | None = None,
     missing: str = "error",
-) -> FitResult:
+) -> FitResult | TrainingResult:
     """Fit the best model for every client, and show that it is the best.
+
+    Rows come first, then a client's model, how the clients are related, and by which method. With a formula rows are
+    a table, and coefficients the result; with :class:`Torch` they are arrays, and nets the result.
 
     Parameters
     ----------
-    df : DataFrame
-        pandas or polars; one row for each observation.
-    formula : str
-        ``outcome ~ columns``, as in R.
-    client : str
-        The column that says whose row it is. Labels that differ only in white space around them, or in the Unicode
-        form of accents, are one.
+    rows : DataFrame, arrays, or path
+        With a formula: a table of pandas or polars, one row for each observation, or its file. With Torch: arrays
+        (X, y) or (X, y, client[, group]), a dict of them, a mapping from clients to their (X, y) or Dataset, a .npz
+        file, or data by name, such as "digits". A configuration (a .toml file, or what :meth:`config` of a result
+        gave) says all of it, and stands alone.
+    model : str or Torch
+        ``outcome ~ columns``, as in R; or a net with its loss.
+    client : str or array
+        The column or array that says whose row it is. Labels that differ only in white space around them, or in the
+        Unicode form of accents, are one. For Torch, a value for each row will do.
     cluster : str or sequence of str, optional
-        Columns of known clusters of clients, fine to coarse.
-    family : str, default "gaussian"
-        What an outcome is: "gaussian" for numbers; the others are in ``coterie.families.FAMILIES``.
+        With a formula: columns of known clusters of clients, fine to coarse.
+    group : str, array or mapping, optional
+        With Torch: known groups of clients, as an array, its name, or a group for each client.
+    main : label or sequence of labels, optional
+        The clients that others help, for weighted-averaging and bias-correction.
+    network : mapping, optional
+        Which clients are alike, for the method "similarity-network", which is then compared with the others:
+        ``{"space": "model", "k": 5}``, ``{"edges": pairs of labels}`` or ``{"covariates": ["size", "sector"]}``; see
+        :class:`coterie.methods.networks.options.Asked` and
+        :class:`coterie.methods.networks.similarity.Similarity`.
     shared : str or sequence of str, optional
-        Terms with one coefficient for all clients. Columns that do not vary within any client are always shared.
+        Terms with one coefficient for all clients (columns that do not vary within any client are always shared), or
+        layers of a net, by names or patterns such as "body*".
+    personal : str or sequence of str, optional
+        With Torch: layers that stay with a client, such as "head*".
+    method : str, default "auto"
+        A name of the table of methods (``coterie methods``). "auto" compares and takes the one that is best on
+        held-out rows; of a table's, where that ignores the clusters, one with them that may be as good.
+    rounds : int or mapping, optional
+        How many, or options of a method over rounds: ``{"rounds": 50, "eta": 0.1}`` of "ditto" and others that train,
+        ``{"steps": 20000, "coordinator": "peers"}`` for known clusters; see
+        :class:`coterie.methods.local_training.fit.Rounds`,
+        :class:`coterie.methods.clustered_l2gd.options.Options` and, for main clients and their collaborators,
+        :class:`coterie.methods.collaboration.options.Options`; on a network
+        :class:`coterie.methods.networks.options.Run`. Theory, the smoothness of the losses or, for nets, the method's
+        default is what is left out.
+    seed : int or sequence of int, default 0
+        With Torch several give evidence over all of them, and the models of the first.
+    test_fraction : float, default 0.25
+        Share of each client's rows that is held out.
+    engine : {"auto", "inprocess"} or mapping, default "auto"
+        Where clients are; with Torch also keys of ``[engine]``, such as threads.
+    partition : str or mapping, optional
+        With Torch: how rows without clients are dealt to them, "iid" by default; or keys of ``[data]``, such as
+        ``{"partition": "dirichlet", "clients": 10, "alpha": 0.3}``.
+    privacy : mapping, optional
+        With Torch: noise on sums, such as ``{"clip": 0.5, "epsilon": 8}``.
+    family : str, default "gaussian"
+        What an outcome is: "gaussian" for numbers; the others are in ``coterie.families.FAMILIES``. This and what
+        follows goes with a formula.
     covariance : {"auto", "isotropic", "two", "diagonal", "full"}, default "auto"
         How clients vary around their cluster (and clusters around theirs): one variance, one for intercepts and one
         for slopes, one for each term, or with correlations; the first two in standard units of the columns. "auto"
         chooses by marginal likelihood with a penalty.
-    method : str, default "auto"
-        "hierarchical", "local", "pooled", "own-intercept", "clusterwise", "single-cluster", "given-strengths",
-        "james-stein", "async-l2gd", "async-al2sgd", "similarity-network", "weighted-averaging", "bias-correction", or
-        one that trains, such as "fedavg", "ditto" or "ifca" (:data:`coterie.methods.registry.FITTED` has all). "auto"
-        takes the one with the lowest held-out loss; where that ignores the clusters, one with them that may be as good.
     splits : int, default 5
         Repeated splits inside each client for the evidence; 0 compares nothing, and "auto" is then "hierarchical" (or
         "given-strengths").
-    test_fraction : float, default 0.25
     order_by : str, optional
         Test on each client's latest rows by this column instead (one split). Dates and numbers in text are read; see
         :func:`coterie.data.sort_keys.sort_keys`.
     split_by : str, optional
         Keep rows with the same value of this column (a person's) on one side of a split.
-    seed : int, default 0
     reml : bool, default True
         Restricted likelihood, for a Gaussian outcome.
     cluster_variance : {"common", "own"}, default "common"
@@ -101,19 +158,6 @@ def fit(
         their parent (lam, or alpha in the paper's other form); solved exactly, as the method "given-strengths". The
         best of a grid is chosen by held-out rows, inside the training rows of every split. The methods over rounds
         learn what is not given.
-    rounds : int or mapping, optional
-        How many, or options of a method over rounds: ``{"rounds": 50, "eta": 0.1}`` of "ditto" and others that train,
-        ``{"steps": 20000, "coordinator": "peers"}`` for known clusters; see
-        :class:`coterie.methods.local_training.fit.Rounds`,
-        :class:`coterie.methods.clustered_l2gd.options.Options` and, for main clients and their collaborators,
-        :class:`coterie.methods.collaboration.options.Options`; on a network
-        :class:`coterie.methods.networks.options.Run`. Theory, or the smoothness of the losses, chooses what is
-        left out.
-    network : mapping, optional
-        Which clients are alike, for the method "similarity-network", which is then compared with the others:
-        ``{"space": "model", "k": 5}``, ``{"edges": pairs of labels}`` or ``{"covariates": ["size", "sector"]}``; see
-        :class:`coterie.methods.networks.options.Asked` and
-        :class:`coterie.methods.networks.similarity.Similarity`.
     offset, weights : str, optional
         Columns added to the linear predictor, and of row weights: precisions relative to their mean, not counts.
     missing : {"error", "drop"}, default "error"
@@ -121,27 +165,116 @@ def fit(
 
     Returns
     -------
-    FitResult
+    FitResult or TrainingResult
+        They share ``comparison``, ``recommended``, ``method``, ``reason``, ``notes``, ``ledger``, ``theory``,
+        ``client(label)``, ``predict``, ``report(path)``, ``save(path)`` and ``config()``.
 
     Raises
     ------
     CoterieError
-        One sentence for whatever is wrong with the table or the options.
+        One sentence for whatever is wrong with the rows or the options.
 
     Examples
     --------
     >>> result = coterie.fit(df, "mAch ~ cses", client="school", cluster="sector")  # doctest: +SKIP
     >>> result.comparison  # doctest: +SKIP
+    >>> nets = coterie.fit("digits", coterie.Torch("mlp"), personal=["head*"])  # doctest: +SKIP
     """
-    arguments = dict(locals()) | {"rounds": {} if rounds is None else rounds}
+    return _fit(dict(locals()))
+
+
+def compare(rows: Any, *arguments: Any, methods: Sequence[str] | None = None, **options: Any) -> pd.DataFrame:
+    """Only the comparison of :func:`fit`, with the same arguments: a row for each method.
+
+    ``methods`` are names of those to compare with `local` and `pooled`, which are always in; by default those that fit
+    what is known of the clients.
+    """
+    bound = inspect.signature(fit).bind(rows, *arguments, **options)
+    bound.apply_defaults()
+    if bound.arguments["splits"] == 0:
+        raise CoterieError("A comparison needs at least one split.")
+    return _fit(bound.arguments, ["auto"] if methods is None else methods).comparison
+
+
+_BELONGS = {
+    **dict.fromkeys(("cluster", "family", "covariance", "splits", "order_by", "split_by", "reml"), "a formula"),
+    **dict.fromkeys(("cluster_variance", "residual", "gamma", "lam", "alpha", "offset", "weights"), "a formula"),
+    **dict.fromkeys(("group", "personal", "partition", "privacy", "engine"), "coterie.Torch"),
+    "missing": "a formula",
+}
+"""Options that say nothing of the other kind of model."""
+_INSTEAD = {"cluster": "say group for a net", "group": "say cluster for a table", "personal": "say which are shared"}
+
+
+def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> FitResult | TrainingResult:
+    """A call of :func:`fit`; with ``methods`` it is one of :func:`compare`."""
+    rows, model = arguments["rows"], arguments["model"]
+    plain = {name: one.default for name, one in inspect.signature(fit).parameters.items()}
+    given = {k: v for k, v in arguments.items() if k not in ("rows", "model") and not _alike(v, plain[k])}
+    if model is None or isinstance(model, Mapping) or str(model).endswith(".toml"):
+        if given:
+            raise CoterieError(f"A configuration says all of a call: write {listed(given)} into its sections.")
+        return _configured(rows if model is None else model, None if model is None else rows, methods)
+    kind = "coterie.Torch" if isinstance(model, Torch) else "a formula"
+    for name, whose in _BELONGS.items():
+        if name in given and whose != kind:
+            raise CoterieError(f"{name} goes with {whose}, not with {kind}: {_INSTEAD.get(name, 'leave it out')}.")
+    if isinstance(model, Torch):
+        from coterie.results.training_result import train
+
+        return train(Config.of(sections(rows, model, given)), methods)
+    return _fit_table(rows, arguments)
+
+
+def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitResult | TrainingResult:
+    """What a configuration asks for: a file, or its sections; ``rows`` stand for those that it names."""
+    if not isinstance(source, Mapping) and not str(source).endswith(".toml"):
+        raise CoterieError("Say what a client's model is, after the rows: a formula, or coterie.Torch(...).")
+    named = isinstance(source, Mapping)
+    tables, folder = (dict(source), Path()) if named else (document(source), local(source).absolute().parent)
+    if is_of_table(tables):
+        found, arguments = table_config.arguments(tables if rows is None else with_source(tables, "rows"), folder)
+        na_values = arguments.pop("na_values", None)
+        bound = inspect.signature(fit).bind(None, arguments.pop("formula"), **arguments)
+        bound.apply_defaults()
+        return _fit_table(found if rows is None else rows, bound.arguments | {"na_values": na_values})
+    from coterie.results.training_result import train
+
+    if rows is not None:
+        tables = with_source(tables, in_memory.rows(rows))
+    return train(Config.of(tables, folder), methods)
+
+
+def is_of_table(tables: Mapping[str, Any]) -> bool:
+    """Whether a configuration has a formula."""
+    return isinstance(tables.get("model"), Mapping) and "formula" in tables["model"]
+
+
+def with_source(tables: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The same configuration of other rows."""
+    return {**tables, "data": {**tables.get("data", {}), "source": source}}
+
+
+def _alike(value: Any, default: Any) -> bool:
+    """Whether an argument is at its default, or as empty as that."""
+    if value is None or type(value) is not type(default):
+        return value is None and not default
+    return bool(value == default)
+
+
+def _fit_table(df: Any, arguments: dict[str, Any]) -> FitResult:
+    """A formula on a table."""
     start = perf_counter()
-    table = Table.of(df)
-    client, cluster = as_name("client", client), as_names("cluster", cluster)
-    arguments["shared"] = as_names("shared", shared)
-    for what, name in (("order_by", order_by), ("split_by", split_by)):
-        as_names(what, name)
+    formula, names = arguments["model"], ("offset", "weights", "order_by", "split_by")
+    client, cluster = as_name("client", arguments["client"]), as_names("cluster", arguments["cluster"])
+    table = Table.of(_read(df, arguments) if isinstance(df, (str, Path)) else df)
+    offset, weights, order_by, split_by = (arguments[name] for name in names)
+    missing = arguments["missing"]
+    arguments |= {"rounds": over_rounds(arguments), "shared": as_names("shared", arguments["shared"])}
+    for name in names[2:]:
+        as_names(name, arguments[name])
     options = Options(**{name: arguments[name] for name in declared(Options)})
-    clients, design = prepare(table, formula, client, cluster, family, offset, weights, missing)  # type: ignore[arg-type]
+    clients, design = prepare(table, formula, client, cluster, options.family, offset, weights, missing)
     order, groups = _column(table, order_by, clients), _column(table, split_by, clients)
     if order is not None and options.splits:
         order, notes = _ordered(clients, order, str(order_by))
@@ -149,27 +282,40 @@ def fit(
     if split_by is not None and options.splits:
         need_groups(clients, groups, split_by)
     left_out = LeftOut.of(clients, {name: table[name].series for name in cluster})
-    ties = aligned(clients, {"gamma": gamma, "lam": lam, "alpha": alpha}, left_out)
+    ties = aligned(clients, {name: arguments[name] for name in ("gamma", "lam", "alpha")}, left_out)
     network = None if options.network is None else by_position(clients, options.network, table.frame)
     options = replace(options, network=network, strengths=ties, order=order, groups=groups)
     settings = {"formula": formula, "client": client, "cluster": list(cluster), "offset": offset}
     settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
-    if (given := table.frame.attrs.get("coterie", {}).get("na_values")) is not None:
-        settings["na_values"] = given
+    about = table.frame.attrs.get("coterie", {})
+    if about.get("na_values") is not None:
+        settings["na_values"] = about["na_values"]
     mean = 1.0 if weights is None else mean_weight(table[weights].floats[clients.order])
     fitting = Fitting(clients, design, formula, options, settings, offset, weights, mean)
     used = [*design.parsed.outcome_columns, *design.columns, client, *cluster]
     used += [name for name in (offset, weights, order_by, split_by) if name is not None]
-    return fitting.result(start, table.fingerprint(used))
+    fingerprint = table.fingerprint(used)
+    source = about.get("source") or f"{in_memory.MARK}table {fingerprint}"
+    said = {**arguments, **about, "rounds": options.rounds, "formula": formula, "client": client, "cluster": cluster}
+    call = table_config.written(source, said)
+    return replace(fitting, call=call).result(start, fingerprint)
 
 
-def compare(
-    df: Any, formula: str, client: str, cluster: str | Sequence[str] | None = (), **options: Any
-) -> pd.DataFrame:
-    """Only the comparison of :func:`fit`, with the same arguments: a row for each method."""
-    if options.get("splits", 5) == 0:
-        raise CoterieError("A comparison needs at least one split.")
-    return fit(df, formula, client, cluster, **options).comparison
+def _read(path: str | Path, arguments: dict[str, Any]) -> pd.DataFrame:
+    """A table's file, whose labels stay text."""
+    labels = [arguments["client"], *as_names("cluster", arguments["cluster"]), arguments["split_by"]]
+    frame = read_table(path, [name for name in labels if name is not None], arguments.pop("na_values", None))
+    frame.attrs.setdefault("coterie", {})["source"] = str(path)
+    return frame
+
+
+def over_rounds(arguments: Mapping[str, Any]) -> Any:
+    """Options of a table's method over rounds, the main clients among them."""
+    given, main = arguments["rounds"], arguments["main"]
+    if main is None:
+        return {} if given is None else given
+    rounds = {} if given is None else dict(given) if isinstance(given, Mapping) else {"steps": given}
+    return rounds | {"main": main}
 
 
 def _ordered(clients: Clients, values: Any, name: str) -> tuple[Any, list[str]]:

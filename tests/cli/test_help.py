@@ -100,7 +100,7 @@ def test_version():
     ("arguments", "fragments"),
     [
         (["fitt"], ["No such command 'fitt'", "coterie --help"]),
-        (["fit"], ["TABLE", "coterie fit --help"]),
+        (["fit"], ["ROWS", "coterie fit --help"]),
         (["fit", "a.csv"], ["--formula"]),
         (["fit", "a.csv", "--formula", "y ~ x"], ["--client"]),
         (["fit", "a.csv", "--formul", "y ~ x", "--client", "c"], ["No such option", "--formula"]),

@@ -184,12 +184,12 @@ LAYERED = {"fedper": HEAD, "fedrep": HEAD, "group-penalty": HEAD, "group-sgd": {
 def trained(
     folder: Path, method: str, *, net: bool = False, given: dict[str, Any] | None = None, **sections: dict[str, Any]
 ) -> Numbers:
-    """``coterie train`` of a method: the metrics of each round and of each client."""
+    """``coterie fit`` of a configuration: the metrics of each round and of each client."""
     name = {"method": {"name": method} | (given or {})}
     document = {**SETTING, **({"model": NET} if net else {}), **LAYERED.get(method, {}), **name, **sections}
     file = folder / "setting.toml"
     file.write_text("".join(_toml(document)), encoding="utf-8")
-    _command("train", file, "--out", folder / "out", "--force")
+    _command("fit", file, "--out", folder / "out", "--force")
     return {
         **of_frame("metrics", pd.read_csv(folder / "out" / "metrics.csv")),
         **of_frame("clients", pd.read_csv(folder / "out" / "clients.csv")),

@@ -32,7 +32,7 @@ from coterie.engines.remote import Remote
 from coterie.errors import CoterieError, fitting
 from coterie.methods.fedavg import FedAvg
 from coterie.report.fit_page import render
-from coterie.results import trained_models as store
+from coterie.results import training_store as store
 from coterie.runs.config import Config
 from coterie.runs.training import FILE, train
 from coterie.runs.training_problem import TrainingProblem
@@ -40,6 +40,7 @@ from tests.contract.cases import quadratic
 from tests.deployment.sites import build, home, say, tables, task
 from tests.deployment.sites import transport as sites
 from tests.engines.sites import nodes, transport
+from tests.trained import result_of
 
 
 @dataclass(frozen=True)
@@ -165,17 +166,18 @@ def problem(path: str, **run: Any) -> TrainingProblem:
 
 def trained(path: str, folder: Path) -> Form:
     ready = problem(path)
-    store.save(folder, ready, train(ready, "ditto", {"s": 1}))
+    result_of(ready, train(ready, "ditto", {"s": 1})).save(folder)
     shape, rows = ready.data.train.X.shape[1:], np.arange(6)
 
     def use(folder: Path) -> None:
-        saved = store.load(folder)
+        saved = coterie.load(folder)
         X = np.zeros((6, *shape), np.float32)
         for client in saved.labels[:2]:
             saved.predict(X, client)
         saved.adapt(X, rows, steps=1)
-        saved.config.fingerprint()
-        repr(saved)
+        saved.configuration.fingerprint()
+        repr(saved), saved.theory, saved.ledger, saved.comparison, saved.recommended, saved.notes, saved.config()
+        saved.report(folder / "report.html")
 
     return with_arrays(folder, store.TRAINING.file, "training", use)
 

@@ -29,7 +29,7 @@ BAD = [
     ({"run": {"seeds": [10**30]}}, r"seeds of \[run\] must be different seeds"),
     ({"run": {"seeds": "two"}}, r"seeds of \[run\] must be different seeds"),
     ({"run": {"strict": 1}}, r"strict of \[run\] must be true or false"),
-    ({"model": {"path": 3}}, r"path of \[model\] must be text"),
+    ({"model": {"path": 3}}, r"path of \[model\] must be a name"),
     ({"model": {"args": "x"}}, r"args of \[model\] must be a table"),
     ({"engine": {"kind": "ray"}}, r"kind of \[engine\] must be inprocess"),
     ({"method": {"name": "fedav"}}, "no method to train called 'fedav'. Did you mean 'fedavg'"),

@@ -12,17 +12,18 @@ pytest.importorskip("torch")
 
 from torch import nn
 
+from coterie import load
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.evidence.training_comparison import chosen, compare
 from coterie.methods.group_sgd import GroupSGD
 from coterie.objectives.deep import Deep
-from coterie.results import trained_models as store
 from coterie.runs.config import Config
 from coterie.runs.training import train
 from coterie.runs.training_problem import TrainingProblem, layers
 from tests.cli.harness import coterie
 from tests.messages import names
+from tests.trained import result_of
 
 
 def config(**sections):
@@ -78,9 +79,9 @@ def spoiled(problem, value=np.nan):
 def test_a_new_client_trains_what_is_not_shared(tmp_path):
     problem = TrainingProblem.of(config(layout={"personal": ["head*"]}), 0)
     run = train(problem, "fedper", {})
-    store.save(tmp_path, problem, run)
+    result_of(problem, run).save(tmp_path)
     part = problem.data.test
-    adapted = store.load(tmp_path).adapt(part.X[:9], part.y[:9], steps=3)
+    adapted = load(tmp_path).adapt(part.X[:9], part.y[:9], steps=3)
     shared = sum(n for name, n in problem.objective.names.items() if not name.startswith("head"))
     np.testing.assert_allclose(adapted.models[0, :shared], run.theta[0, :shared], atol=1e-6)
     assert np.any(adapted.models[0, shared:] != run.theta[:, shared:].mean(axis=0))
@@ -122,8 +123,8 @@ def test_a_batch_larger_than_a_clients_rows_and_clients_without_some_labels():
 def test_models_come_back_and_predict(tmp_path):
     problem = TrainingProblem.of(config(), 0)
     run = train(problem, "ditto", {})
-    store.save(tmp_path, problem, run)
-    saved = store.load(tmp_path)
+    result_of(problem, run).save(tmp_path)
+    saved = load(tmp_path)
     assert saved.theta.dtype == np.float32
     part = problem.data.test
     rows = slice(part.starts[0], part.stops[0])
@@ -205,8 +206,8 @@ def test_targets_of_any_shape_are_trained_scored_and_predicted(tmp_path, kind, l
     )
     problem = TrainingProblem.of(settled, 0)
     run = train(problem, "local", {})
-    store.save(tmp_path, problem, run)
-    saved, held = store.load(tmp_path, allow=[f"{__name__}:outputs"]), problem.data.test
+    result_of(problem, run).save(tmp_path)
+    saved, held = load(tmp_path, allow=[f"{__name__}:outputs"]), problem.data.test
     X, y = held.X[held.starts[1] : held.stops[1]], held.y[held.starts[1] : held.stops[1]]
     found = saved.predict(X, "b")
     assert saved.predict(X[:2], "b").shape == shape and saved.predict(X[:0], "b").shape == (0, *shape[1:])
@@ -226,8 +227,8 @@ def test_clients_that_were_left_out_have_no_part_in_adapting(tmp_path):
     broken = replace(
         run, theta=theta, group=group, quarantined={labels[0]: (1, "its steps diverged")}, failed=[labels[6]]
     )
-    store.save(tmp_path, problem, broken)
-    saved, part = store.load(tmp_path), problem.data.test
+    result_of(problem, broken).save(tmp_path)
+    saved, part = load(tmp_path), problem.data.test
     groups, models = saved._groups()
     np.testing.assert_array_equal(groups, [0, 1, 3])
     np.testing.assert_allclose(models, [theta[1:3].mean(0), theta[[3, 5]].mean(0), theta[7]], rtol=1e-6)
@@ -235,7 +236,7 @@ def test_clients_that_were_left_out_have_no_part_in_adapting(tmp_path):
     adapted = saved.adapt(part.X[rows], part.y[rows])
     assert adapted.group[0] in (0, 1, 3)
     np.testing.assert_allclose(adapted.models[0], models[list(groups).index(adapted.group[0])], rtol=1e-6)
-    nobody = replace(saved, about=saved.about | {"failed": list(labels)})
+    nobody = replace(saved, evidence=replace(saved.evidence, runs={"local": [replace(saved.run, failed=list(labels))]}))
     with pytest.raises(CoterieError, match="Every client was left out"):
         nobody.adapt(part.X[rows], part.y[rows])
 

@@ -10,16 +10,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coterie import load
 from coterie.errors import CoterieError
 from coterie.evidence.training_comparison import compare
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.report.training_page import headline, write_report
-from coterie.results import trained_models as store
 from coterie.runs.callbacks import callbacks
 from coterie.runs.config import Config
 from coterie.runs.training import train
 from coterie.runs.training_problem import TrainingProblem
 from tests.messages import names
+from tests.trained import result_of
 
 MODULE = '''
 from dataclasses import dataclass
@@ -187,8 +188,8 @@ def test_is_trained_and_resumed_with_the_numbers_of_a_run_never_cut(folder, tmp_
     straight = train(problem, MINE, {"lam": 0.1})
     np.testing.assert_array_equal(resumed.theta, straight.theta)
     assert seen == [1, 2] and straight.setting == {"eta": 0.5, "lam": 0.1}
-    store.save(tmp_path, problem, straight)
-    assert store.load(tmp_path, folder).method == MINE
+    result_of(problem, straight).save(tmp_path)
+    assert load(tmp_path, folder).method == MINE
 
 
 def test_models_that_are_no_numbers_are_trouble_and_are_not_recommended(folder):

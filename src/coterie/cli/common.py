@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from coterie.results.result import FitResult
+    from coterie.results.training_result import TrainingResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FALLBACK = (100, 24)  # columns and lines where there is no terminal
@@ -109,11 +110,11 @@ def status(text: str) -> Iterator[None]:
         yield
 
 
-def load_model(path: Path) -> FitResult:
-    """The result in a folder; the ``model.json`` in it will do as well."""
-    from coterie.results.result import load
+def load_model(path: Path) -> FitResult | TrainingResult:
+    """The result in a folder; the ``model.json`` or ``training.json`` in it will do as well."""
+    from coterie.results.shared import load
 
-    return load(path.parent if path.name == "model.json" else path)
+    return load(path.parent if path.name in ("model.json", "training.json") else path)
 
 
 def place(text: str | Path) -> Path:

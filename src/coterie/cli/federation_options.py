@@ -43,9 +43,7 @@ Foreground = Annotated[bool, Flag("--foreground", help="Stay until it ends; Ctrl
 class Program:
     """What is run, beside the columns of a table."""
 
-    program: Annotated[
-        str, Option("A method of 'coterie fit' or of 'coterie train' by its name, or module:function.", group=_PROGRAM)
-    ]
+    program: Annotated[str, Option("A method by its name, or module:function.", group=_PROGRAM)]
     objective: Annotated[
         str | None,
         Option(

@@ -165,7 +165,7 @@ def run(
     from coterie.deployment import folders
     from coterie.deployment.programs.run import verify
     from coterie.deployment.programs.run_toml import RunConfig
-    from coterie.results.result import load
+    from coterie.results.shared import load
 
     run_toml = o.described(context.params)
     home, config, engine = opened(folder)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.cli import nets
 from coterie.cli import options as o
 from coterie.cli.common import (
+    TABLES,
     Force,
-    TablePath,
     check_folder,
     need_room,
     new_file,
@@ -27,6 +28,8 @@ from coterie.cli.common import (
     width,
 )
 from coterie.errors import CoterieError
+from coterie.options import declared
+from coterie.results.options import Columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +38,12 @@ if TYPE_CHECKING:
 
 EXAMPLE = 'Example: coterie fit students.csv --formula "mAch ~ cses" --client school --cluster sector --out model'
 
+TableOrConfig = Annotated[
+    Path, typer.Argument(parser=place, metavar="ROWS", help=f"{TABLES}; or a configuration (.toml), which says all.")
+]
+NEEDED = ("formula", "client")
+OPTIONS = o.FIT | {name: o.optional(declared(Columns)[name], " A table needs it.") for name in NEEDED}
+"""The arguments of :func:`coterie.fit` for a table by their names."""
 Out = Annotated[
     Path | None, new_file("--out", "DIR", "Folder for the model and report.html; nothing is written without it.")
 ]
@@ -49,16 +58,22 @@ BytesPerUpdate = Annotated[
 ]
 
 
-@o.takes(o.FIT)
+@o.takes(OPTIONS)
 def fit(
     context: typer.Context,
-    table: TablePath,
+    table: TableOrConfig,
     na_value: o.NaValue = None,
     bytes_per_update: BytesPerUpdate = None,
+    methods: nets.Methods = None,
+    resume: nets.Resume = False,
+    strict: nets.Strict = False,
     out: Out = None,
     force: Force = False,
 ) -> None:
-    """Find the best model for every client of a table, and show that it is the best."""
+    """Find the best model for every client, and show that it is the best."""
+    if is_configuration(context, table, {"out", "force", *nets.OWN}):
+        nets.fit_nets(table, methods, out, resume, strict, force)
+        return
     from coterie.report.words import one
 
     read = inputs(table, context.params["network"])
@@ -85,9 +100,24 @@ def fit(
         say(f"Groups: {where} lists who is in which; in Python, result.merged has the group of every {noun}.")
 
 
+def is_configuration(context: typer.Context, table: Path, allowed: set[str]) -> bool:
+    """Whether the first argument is a configuration; a CoterieError for options that it, or a table, does not take."""
+    found = table.suffix.lower() == ".toml"
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    allowed = {"table", *allowed} if found else context.params.keys() - nets.OWN
+    if wrong := [f"--{name.replace('_', '-')}" for name in given if name not in allowed]:
+        what = "a configuration, which says all that is fitted" if found else "a table"
+        raise CoterieError(f"'{table}' is {what}: leave out {', '.join(wrong)}.")
+    for name in () if found else NEEDED:
+        if context.params[name] is None:
+            raise CoterieError(f"Missing option '--{name}'. See '{context.command_path} --help'.")
+    return found
+
+
 def fit_table(context: typer.Context) -> FitResult:
     """Read the table and fit it: a command's options are the arguments of coterie.fit."""
-    options = {name: value for name, value in context.params.items() if name in o.FIT}
+    options = {name: value for name, value in context.params.items() if name in OPTIONS}
     options |= {name: tuple(options[name] or ()) for name in ("cluster", "shared")}
     options |= {name: o.numbers(f"--{name}", options[name]) for name in ("gamma", "lam", "alpha")}
     options["rounds"] = o.assignments("--rounds", options.get("rounds"))
@@ -97,7 +127,8 @@ def fit_table(context: typer.Context) -> FitResult:
     with reading(context.params, "Comparing the methods ...") as df:
         from coterie.api import fit as fit_frame
 
-        return fit_frame(df, **options)
+        result: FitResult = fit_frame(df, options.pop("formula"), **options)
+        return result
 
 
 @contextmanager
@@ -110,6 +141,7 @@ def reading(params: dict[str, Any], doing: str) -> Iterator[pd.DataFrame]:
         from coterie.runs.table_methods import STARTING
 
         df = read_table(params["table"], [*labels, *split_by], o.na_values(params["na_value"]))
+        df.attrs.setdefault("coterie", {})["source"] = str(params["table"])
     stream = sys.stdout  # before anything that moves on a terminal takes its place
 
     def starting() -> None:

@@ -70,7 +70,11 @@ def predict(
     """
     if out is not None:
         check_table(out, [table], force, "predict")
+    from coterie.results.result import FitResult
+
     result = load_model(model)
+    if not isinstance(result, FitResult):
+        raise CoterieError(f"'{model}' has nets, which answer arrays: in Python, coterie.load(...).predict(X, client).")
     with status("Reading the table ..."):
         from coterie.data.table_files import write_table
 

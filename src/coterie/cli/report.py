@@ -19,7 +19,5 @@ def report(
 ) -> None:
     """Write the report of a saved model as one HTML page."""
     check_page(out, [], force)
-    from coterie.report.fit_page import write_report
-
-    write_report(load_model(model), out)
+    load_model(model).report(out)
     say(f"Report: {out}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,34 +13,49 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.evidence.intervals import half_width, statistic
 from coterie.evidence.table_comparison import Comparison, Triple, interval_columns
+from coterie.files import local
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives import parameters
-from coterie.runs.config import Config
+from coterie.runs.callbacks import callbacks
+from coterie.runs.config import ALL, AUTO, Config
 from coterie.runs.loop import Callback
 from coterie.runs.scores import BALANCED, RARE, Rule
-from coterie.runs.training import Trained, train
+from coterie.runs.training import FILE, Trained, train
 from coterie.runs.training_problem import TrainingProblem, need_layout
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ALWAYS = ("local", "pooled")
+FOR_ALL = ("fedavg", "ditto")
+"""What "auto" tries beside these, whatever is known of the clients."""
 Watch = Callable[[str], Sequence[Callback]]
 """Is told what begins, and gives the callbacks that watch it."""
 
 
 def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:
-    """The methods to compare: local and pooled always, and all that can be used where "all" is asked for."""
+    """The methods to compare: local and pooled always, and of "all" and "auto" those that can be used.
+
+    The latter are a few, and those about the relations that are given.
+    """
     asked = list(ALWAYS)
     for name in names:
-        if name == "all":
-            asked += [t.name for t in TRAINED.values() if usable(problem, t.name)]
+        if name in (ALL, AUTO):
+            some = TRAINED.values() if name == ALL else [t for t in TRAINED.values() if t.relation in given(problem)]
+            asked += [*FOR_ALL * (name == AUTO), *(t.name for t in some if usable(problem, t.name))]
         else:
             trained_method(name, problem.config.folder).check(problem.config.given(name))
             asked.append(name)
-    need_layout(problem.config, list(dict.fromkeys(asked)))
     return list(dict.fromkeys(asked))
+
+
+def given(problem: TrainingProblem) -> set[str]:
+    """The relations of clients that are given."""
+    known, layout = problem.data.known, any(problem.config.layout.values())
+    said = [(method.relation, problem.config.given(name)) for name, method in TRAINED.items()]
+    tied = {relation for relation, options in said if {"network", "edges", "main"} & options.keys()}
+    return {*["groups", "tree"] * known, *["layers"] * layout, *tied}
 
 
 def usable(problem: TrainingProblem, name: str) -> bool:
@@ -59,28 +75,62 @@ def quiet(_: str) -> Sequence[Callback]:
     return ()
 
 
-def compare(config: Config, names: Sequence[str], watch: Watch = quiet) -> TrainingComparison:
-    """Train methods by name (or "all"; local and pooled are always in) on every seed of a configuration.
+def compare(
+    config: Config,
+    names: Sequence[str],
+    watch: Watch = quiet,
+    *,
+    alone: bool = False,
+    models: bool = False,
+    folder: Path | None = None,
+    resume: bool = False,
+) -> TrainingComparison:
+    """Train methods by name (or "all" or "auto"; local and pooled are always in) on every seed of a configuration.
 
     A seed makes the partition, the held-out rows, the first model and all draws, the same for every method. Where
     several settings of a method are given, each is trained on a part of the training rows, and the one that is best
-    on the other part (a share of ``data.validation``) is trained on all of them; test rows choose nothing.
+    on the other part (a share of ``data.validation``) is trained on all of them; test rows choose nothing. With
+    ``alone`` no other methods than those named are trained; with ``models`` those of the first seed are kept.
+    Checkpoints go into a subfolder of ``run.checkpoint``, or of ``folder``, for each run, and ``resume`` goes on from
+    those that are there.
     """
     methods: list[str] = []
     runs: dict[str, list[Trained]] = {}
+    first: TrainingProblem | None = None
     groups: list[Ints | None] = []
+    watching, place = callbacks(config), checkpoints(config, folder, resume)
     for k, seed in enumerate(config.run["seeds"]):
         problem = TrainingProblem.of(config, seed)
+        first = first or problem
         groups.append(problem.data.group if problem.data.known else None)
-        methods = methods or chosen(problem, names)
+        methods = methods or (list(names) if alone else chosen(problem, names))
+        need_layout(config, methods)
         problem = replace(problem, main=main_clients(problem, methods))
         inner = problem.inside()
         for name in methods:
-            where = f"seed {k + 1} of {len(config.run['seeds'])}, {name}"
-            run = train(problem, name, pick(inner, name, watch, where), watch(where))
-            runs.setdefault(name, []).append(replace(run, theta=None))
-    tried = {name: len(trained_method(name).settings(config.given(name))) for name in methods}
-    return TrainingComparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1})
+            where = (
+                name
+                if alone and len(config.run["seeds"]) == 1
+                else f"seed {k + 1} of {len(config.run['seeds'])}, {name}"
+            )
+            own = None if place is None else place / f"{name.replace(':', '.')}-seed{seed}"
+            again = resume and own is not None and (own / FILE).exists()
+            setting = {} if again else pick(inner, name, watch, where)
+            run = train(problem, name, setting, [*watch(where), *watching], own, again)
+            runs.setdefault(name, []).append(run if models and k == 0 else replace(run, theta=None))
+    tried = {name: len(trained_method(name, config.folder).settings(config.given(name))) for name in methods}
+    return TrainingComparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1}, first)
+
+
+def checkpoints(config: Config, folder: Path | None, resume: bool) -> Path | None:
+    """The folder of all checkpoints; a CoterieError where there is none to resume from."""
+    beside = config.run["checkpoint"]  # given relative to the configuration
+    place = config.folder / local(beside) if beside else folder
+    if resume and place is None:
+        raise CoterieError("There is no folder to resume from: name one with --out, or run.checkpoint.")
+    if resume and place is not None and not any(place.glob(f"*/{FILE}")):
+        raise CoterieError(f"There is no file of a checkpoint in '{place}' to resume from: begin without it.")
+    return place
 
 
 def main_clients(problem: TrainingProblem, methods: Sequence[str]) -> Ints | None:
@@ -122,6 +172,7 @@ class TrainingComparison(Comparison):
     runs: dict[str, list[Trained]]  # one for each seed, by method
     groups: Sequence[Ints | None]  # (m,): those that are known, for each seed
     tried: dict[str, int]  # settings among which a method chose, where there were more than one
+    problem: TrainingProblem | None = None  # that of the first seed; None of what was read
 
     @property
     def fingerprint(self) -> str:
@@ -223,7 +274,8 @@ class TrainingComparison(Comparison):
         row |= interval_columns("to_best", self.interval(name, self.best))
         for beside in self.others:
             row |= interval_columns(beside, self.interval(name, what=beside))
-        rows_moved = trained_method(name).pool_rows  # to one place; what is sent there afterwards stays in it
+        # rows that move to one place are not counted: what is sent there afterwards stays in it
+        rows_moved = name in TRAINED and TRAINED[name].pool_rows
         moved = [np.nan if rows_moved else r.ledger["bytes_up"] + r.ledger["bytes_down"] for r in runs]
         row |= {"bytes": float(np.mean(moved)), "seconds": float(np.mean([r.seconds for r in runs]))}
         settings = (", ".join(f"{option}={value}" for option, value in run.setting.items()) for run in runs)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.errors import listed
-from coterie.methods.registry import trained_method
 from coterie.report import training_figures as pictures
 from coterie.report import words
 from coterie.report.page import page, write_page
@@ -113,7 +112,8 @@ def settings_table(result: TrainingComparison) -> Table:
     rows = []
     for name in map(str, result.table.index):
         among = result.tried.get(name)
-        rows.append((name, trained_method(name).summary, result.table["chosen"][name], str(among) if among else "–"))
+        what = result.config.trainer(name).summary
+        rows.append((name, what, result.table["chosen"][name], str(among) if among else "–"))
     note = "Where there were several settings, each seed took the one that was best on training rows that were held out"
     note = f"{note} for this choice alone; test rows chose nothing." if result.tried else ""
     titles = ("method", "what it is", "hyper-parameters", "chosen among")

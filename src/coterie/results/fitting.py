@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.metadata import version
 from time import perf_counter
@@ -50,6 +50,7 @@ class Fitting:
     offset: str | None = None
     weights: str | None = None
     mean_weight: float = 1.0
+    call: dict[str, Any] = field(default_factory=dict)
 
     def result(self, start: float, data: str) -> FitResult:
         """Compare, choose, fit on all rows, and say what was found; ``data`` is the fingerprint of the table."""
@@ -76,6 +77,7 @@ class Fitting:
         more: dict[str, Any] = {"notes": sentences, "ledger": ledger, "reason": reason, "data_fingerprint": data}
         more |= {"design": self.design, "formula": self.formula, "offset": self.offset}
         more |= {"weights": self.weights, "mean_weight": self.mean_weight}
+        more |= {"call": self.call}
         if evidence is not None:
             best, index = evidence.recommended(), pd.Index(clients.labels, name=clients.name)
             alone = self.fit("local", problem, clients)[0].client

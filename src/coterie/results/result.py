@@ -14,8 +14,9 @@ import numpy as np
 from coterie import files
 from coterie.data.columns import at_rows, rows_text
 from coterie.data.design import Design
+from coterie.data.labels import label_text
 from coterie.data.table import Table, meant
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, nearest
 from coterie.families import family_named
 from coterie.numerics.arrays import Floats
 from coterie.relations.covariance import at_means
@@ -74,6 +75,8 @@ class FitResult:
         The mean of the weights of the fitted rows.
     local_coefficients : DataFrame or None
         Each client's coefficients from its own rows alone, like `client_coefficients`.
+    call : dict
+        The sections that :meth:`config` gives.
     """
 
     model: Model
@@ -95,6 +98,7 @@ class FitResult:
     weights: str | None = None
     mean_weight: float = 1.0
     local_coefficients: pd.DataFrame | None = None
+    call: dict[str, Any] = field(default_factory=dict)
 
     @property
     def family(self) -> str:
@@ -105,6 +109,19 @@ class FitResult:
     def method(self) -> str:
         """The method of the fitted model."""
         return self.model.method
+
+    @property
+    def theory(self) -> dict[str, Any]:
+        """What was promised of a run over rounds, beside what was measured; empty for exact methods."""
+        return {name: self.model.info[name] for name in ("rounds", "training", "network") if name in self.model.info}
+
+    def client(self, label: Any) -> pd.Series[float]:
+        """The coefficients of a client, by its label."""
+        at = {label_text(one): k for k, one in enumerate(self.model.labels)}
+        if (k := at.get(label_text(label))) is None:
+            raise CoterieError(f"There is no client '{label}' in the fit.{nearest(label, at)}")
+        found: pd.Series[float] = self.client_coefficients.iloc[k]
+        return found
 
     @cached_property
     def global_coefficients(self) -> pd.DataFrame:
@@ -315,6 +332,21 @@ class FitResult:
         if before not in (None, _content(folder / "model.json")):
             _drop_report(folder / "report.html")
 
+    def config(self) -> dict[str, Any]:
+        """The call written down: sections of a configuration, which :func:`coterie.fit` takes again.
+
+        A table in memory is a placeholder there, whose remedy is said when the configuration is read.
+        """
+        if not self.call:
+            raise CoterieError("This model was not made by coterie.fit, so that there is no call to write down.")
+        return {name: dict(table) for name, table in self.call.items()}
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as one HTML page, which needs no network and no other file."""
+        from coterie.report.fit_page import write_report
+
+        write_report(self, path)
+
     def __repr__(self) -> str:
         return "\n".join(f"{name}: {text}" if name else text for name, text in self._summary())
 
@@ -351,27 +383,6 @@ def _drop_report(page: Path) -> None:
             page.unlink()
         except OSError as e:
             raise CoterieError(f"'{page}' is of the model before and cannot be removed: {e.strerror or e}.") from e
-
-
-def load(path: str | os.PathLike[str]) -> FitResult:
-    """Read a result that :meth:`FitResult.save` wrote.
-
-    Parameters
-    ----------
-    path : path
-        The directory.
-
-    Returns
-    -------
-    FitResult
-
-    Raises
-    ------
-    CoterieError
-        If there is no model, if it is damaged, or if a newer coterie wrote it.
-    """
-    found: FitResult = store.load(files.local(path), FitResult)
-    return found
 
 
 def _components(level: str, D: Floats, m: Model, more: dict[str, Any], columns: Any) -> list[dict[str, Any]]:

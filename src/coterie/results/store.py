@@ -61,9 +61,6 @@ def _document(path: Path) -> dict[str, Any]:
     """``model.json``, once it is sure that this version can read it."""
     if not (path / MODEL.file).is_file():
         what = "has no model.json" if path.is_dir() else "is not a directory" if path.exists() else "does not exist"
-        if (path / "training.json").is_file():
-            what = "was made by coterie train, whose rows are arrays and no tables. In Python, "
-            what += f"coterie.results.trained_models.load({str(path)!r}).predict(X, client) answers them"
         raise CoterieError(f"There is no coterie model in '{path}': it {what}.")
     document = MODEL.document(path)
     schema = document.get("schema")

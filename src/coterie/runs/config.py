@@ -1,4 +1,4 @@
-"""A configuration: what ``coterie train`` and ``coterie compare`` are told in a TOML file.
+"""A configuration: what ``coterie fit`` and ``coterie compare`` are told of a net in a TOML file.
 
 ```toml
 [data]                     # digits, fashion-mnist, a .npz file, or "package.module:function"
@@ -42,9 +42,10 @@ from coterie.methods.registry import TRAINED, trained_method
 from coterie.methods.user_defined_method import Permitted, named
 from coterie.options import Declared, Option, declared, need_names
 from coterie.runs.config_keys import SECTIONS, matters, need_heeded, section
+from coterie.runs.in_memory import Held, need_named
 
 TABLES = (*SECTIONS, "network", "method", "methods")
-ALL = "all"
+ALL, AUTO = "all", "auto"
 _DIFFERENCES = 5
 
 
@@ -57,7 +58,7 @@ class Config:
     layout: dict[str, Any]
     engine: dict[str, Any]
     run: dict[str, Any]
-    method: str = "fedavg"  # the one that is trained
+    method: str = "fedavg"  # the one that is trained; "auto" for the best of several
     privacy: dict[str, Any] = field(default_factory=dict)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What is given of each method's hyper-parameters, by its name, and of those of all methods that have them, by
@@ -101,7 +102,7 @@ class Config:
 
     def given(self, name: str) -> dict[str, Any]:
         """What is given of a method's hyper-parameters, under its name or for all."""
-        self._trainer(name)
+        self.trainer(name)
         return _given(self.options, name)
 
     def document(self, *methods: str) -> dict[str, Any]:
@@ -111,7 +112,7 @@ class Config:
             for name in SECTIONS
             if name != "privacy" or self.private
         }
-        made = {name: self._trainer(name) for name in methods or (self.method,)}
+        made = {name: self.trainer(name) for name in methods or (self.method,)}
         chosen = {name: method.merge(method.defaults, self.given(name)) for name, method in made.items()}
         return {**kept, "methods": chosen}
 
@@ -122,18 +123,27 @@ class Config:
 
     def load(self, path: str, what: str) -> Any:
         """What "package.module:name" names; a CoterieError says what cannot be found, or may not be named here."""
+        if isinstance(path, Held):
+            return path.value
         if self.permitted is not None:
             return self.permitted.get(path, what, self.folder)
+        need_named(path, what, "name a function that makes it as package.module:name")
         return named(path, what, self.folder)
 
-    def _trainer(self, name: str) -> Method:
+    def trainer(self, name: str) -> Method:
+        """A method by its name, where it may be named here."""
         if self.permitted is not None and ":" in name:
             self.permitted.get(name, "The method", self.folder)
-        return trained_method(name)
+        return trained_method(name, self.folder)
 
 
 def read(path: str | Path) -> Config:
     """Read a configuration from a TOML file."""
+    return Config.of(document(path), files.local(path).absolute().parent)
+
+
+def document(path: str | Path) -> dict[str, Any]:
+    """The sections of a TOML file, as they are."""
     path = files.local(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows put a mark first
@@ -145,7 +155,7 @@ def read(path: str | Path) -> Config:
         raise CoterieError(f"'{path}' cannot be read: {e.strerror or e}.") from e
     if not tables:
         raise CoterieError(f"'{path}' is empty: say at least which [data] and which [model] there are.")
-    return Config.of(tables, path.absolute().parent)
+    return tables
 
 
 def _methods(method: Any, methods: Any, network: Any, folder: Path | None) -> tuple[str, dict[str, dict[str, Any]]]:
@@ -153,7 +163,8 @@ def _methods(method: Any, methods: Any, network: Any, folder: Path | None) -> tu
     method, methods = _table("[method]", method), _table("[methods]", methods)
     options = {name: _table(f"[methods.{name}]", table) for name, table in methods.items()}
     chosen = Declared("method.name", str, Option()).read(method.get("name", "fedavg"))
-    options[chosen] = options.get(chosen, {}) | {key: value for key, value in method.items() if key != "name"}
+    whose = ALL if chosen == AUTO else chosen
+    options[whose] = options.get(whose, {}) | {key: value for key, value in method.items() if key != "name"}
     for name, tied in TRAINED.items() if (along := _table("[network]", network)) else ():
         if tied.networked:
             options[name] = _along(name, along, options.get(name, {}))
@@ -217,6 +228,18 @@ def called(made: Any, what: str, args: Mapping[str, Any]) -> Any:
         raise CoterieError(f"{what} does not take these args: {e}.") from e
     except RAISED as e:
         raise CoterieError(f"{what} cannot be made: it raises {type(e).__name__}: {e}.") from e
+
+
+def tables(config: Config) -> dict[str, Any]:
+    """A configuration as it would be written: the sections with what is not at its default; texts stand for objects."""
+    out: dict[str, Any] = {}
+    for name in SECTIONS:
+        default = section(name, {})
+        out[name] = {k: v for k, v in getattr(config, name).items() if v != default[k] and v is not None}
+    whose = ALL if config.method == AUTO else config.method
+    out["method"] = {"name": config.method} | config.options.get(whose, {})
+    out["methods"] = {name: options for name, options in config.options.items() if name != whose and options}
+    return {name: table for name, table in out.items() if table}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:

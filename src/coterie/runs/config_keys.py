@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from coterie.errors import CoterieError
-from coterie.options import Option, declared, of
+from coterie.options import Option, check, declared, of
+from coterie.runs.in_memory import code
 
 MOST = 10_000
 """Seeds at most."""
+_CODE = "a name, a function, or a module"
 Seed = Annotated[int | None, Option("By default that of the run.", low=0)]
 
 
@@ -22,11 +24,25 @@ def seeds(value: int | tuple[int, ...]) -> tuple[int, ...]:
     return found
 
 
+def text(value: Any) -> str:
+    """A text, or what is held under one; a ValueError for anything else."""
+    if isinstance(value, str):
+        return value
+    raise ValueError("no text")
+
+
+def optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same, or None."""
+    return lambda value: None if value is None else read(value)
+
+
 @dataclass(frozen=True)
 class Data:
     """``[data]``: the rows, and which of them a client has."""
 
-    source: Annotated[str, Option("digits, fashion-mnist, a .npz file, or package.module:function.")] = "digits"
+    source: Annotated[
+        Any, Option("digits, fashion-mnist, a .npz file, or package.module:function.", what="text", read=text)
+    ] = "digits"
     args: Annotated[dict[str, Any], Option("Arguments of the function.")] = field(default_factory=dict)
     rows: Annotated[int, Option("Rows that are taken; 0 takes all.", low=0)] = 0
     partition: Annotated[
@@ -38,6 +54,7 @@ class Data:
     least: Annotated[int, Option("Of dirichlet: rows of a client, at least.", low=2)] = 2
     shards: Annotated[int, Option("Of shards: how many a client has.", low=1)] = 2
     column: Annotated[str | None, Option("Of by_column: the array that names clients.")] = None
+    group: Annotated[str, Option("The array that names known groups, where there is one.")] = "group"
     angles: Annotated[tuple[int | float, ...], Option("Of rotated: degrees, one for each group.")] = (0, 90, 180, 270)
     test: Annotated[float, Option("Share of each client's rows that no training sees.", above=0.0, high=0.95)] = 0.5
     validation: Annotated[float, Option("Share of the others that chooses among settings.", above=0.0, high=0.95)] = (
@@ -47,13 +64,19 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Model:
-    """``[model]``: a client's model and its loss."""
+class Torch:
+    """A net as every client's model, and its loss: the second argument of :func:`coterie.fit`, or ``[model]``.
 
-    path: Annotated[str, Option("softmax, a net of the package, or package.module:function.")] = "softmax"
+    ``path`` is the net: a module, what makes one, or a name. ``loss`` and ``score`` are functions
+    ``(outputs, targets) -> (rows,)``, or names.
+    """
+
+    path: Annotated[
+        Any, Option("softmax, a net of the package, or package.module:function.", what=_CODE, read=code)
+    ] = "softmax"
     args: Annotated[dict[str, Any], Option("Arguments of the function.")] = field(default_factory=dict)
-    loss: Annotated[str, Option("A name, or package.module:function.")] = "cross_entropy"
-    score: Annotated[str | None, Option("What is compared: package.module:function.")] = None
+    loss: Annotated[Any, Option("A name, or package.module:function.", what=_CODE, read=code)] = "cross_entropy"
+    score: Annotated[Any, Option("What is compared: package.module:function.", what=_CODE, read=optional(code))] = None
     greater_is_better: Annotated[bool | None, Option("Of a score of one's own.")] = None
     dtype: Annotated[Literal["float32", "float64", "bfloat16"], Option("Of the parameters.")] = "float32"
     device: Annotated[str, Option("Where it is trained: cpu, cuda, cuda:1.")] = "cpu"
@@ -61,6 +84,9 @@ class Model:
     clip: Annotated[float | None, Option("Largest norm of a step's gradient.", above=0.0)] = None
     momentum: Annotated[float, Option("Of local steps.", low=0.0, below=1.0)] = 0.0
     ridge: Annotated[float, Option("Weight decay of local steps.", low=0.0)] = 0.0
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -118,7 +144,7 @@ class Run:
 
 SECTIONS: dict[str, type] = {
     "data": Data,
-    "model": Model,
+    "model": Torch,
     "layout": Layout,
     "engine": Engine,
     "privacy": Privacy,

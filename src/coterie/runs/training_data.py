@@ -30,6 +30,7 @@ from coterie.federation import Array
 from coterie.files import local
 from coterie.numerics.arrays import Ints
 from coterie.runs.config import Config, called
+from coterie.runs.in_memory import ROWS, Held, need_named
 
 Table = dict[str, Array]
 PACKAGED = ("digits", "fashion-mnist")
@@ -94,11 +95,11 @@ def federated(config: Config, seed: int) -> Federated:
         partitioned = rotated(table["X"], table["y"], data["clients"], angles, seed, data["test"])
         return _channels(Federated.of(partitioned, len(angles) > 1), data["source"])
     partition = _partition(data, table, seed)
-    if "group" in table:
-        partition = replace(partition, group=_groups(partition, table["group"]))
+    if known := data["group"] in table:
+        partition = replace(partition, group=_groups(partition, table[data["group"]]))
     # Not Partition.take: a client with rows that are not finite is left out and named when it trains.
     partitioned = partition.take_sorted(table["X"][partition.row], table["y"][partition.row])
-    return _channels(Federated.of(partitioned, "group" in table), data["source"])
+    return _channels(Federated.of(partitioned, known), data["source"])
 
 
 def _channels(data: Federated, name: str) -> Federated:
@@ -143,6 +144,9 @@ def _groups(partition: Partition, label: Array) -> Ints:
 def source(config: Config) -> Table:
     """Arrays by name, all with a row for each row of the data: X (n, ...), y (n, ...), and what else it has."""
     name, args = config.data["source"], config.data["args"]
+    if isinstance(name, Held):
+        return _checked(ROWS, name.value)
+    need_named(name, "The rows", "give them to coterie.fit, or name a .npz file as data.source")
     if args and (name == "digits" or name.endswith(".npz")):
         raise CoterieError(f"The data source '{name}' takes no args.")
     if name == "digits":
@@ -163,7 +167,7 @@ def source(config: Config) -> Table:
     else:
         hint = nearest(name, PACKAGED) or f" There are {', '.join(PACKAGED)}, .npz files and package.module:function."
         raise CoterieError(f"There are no data called '{name}'.{hint}")
-    return _checked(name, found)
+    return _checked(f"The data source '{name}'", found)
 
 
 def _npz(path: Path) -> Table:
@@ -184,17 +188,17 @@ def _npz(path: Path) -> Table:
         raise CoterieError(f"'{path}' cannot be read: it holds something else than plain arrays.") from e
 
 
-def _plain(source: str, name: str, values: Any) -> Array:
+def _plain(subject: str, name: str, values: Any) -> Array:
     """What a source gave under a name as an array."""
     if hasattr(values, "toarray"):
-        raise CoterieError(f"The data source '{source}' gives {name} as a sparse matrix: give {name}.toarray().")
+        raise CoterieError(f"{subject} gives {name} as a sparse matrix: give {name}.toarray().")
     if np.ma.is_masked(values):
-        raise CoterieError(f"The data source '{source}' gives {name} with masked values: fill or drop them first.")
+        raise CoterieError(f"{subject} gives {name} with masked values: fill or drop them first.")
     try:
         array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     except Exception as e:
         raise CoterieError(
-            f"The data source '{source}' gives {name} as what is not one array, with rows of one shape "
+            f"{subject} gives {name} as what is not one array, with rows of one shape "
             f"({type(e).__name__}): pad the rows, or cut them."
         ) from e
     if name in ("X", "y") and array.dtype.kind == "O" and all(v is None or isinstance(v, Real) for v in array.flat):
@@ -202,23 +206,23 @@ def _plain(source: str, name: str, values: Any) -> Array:
         array = found.astype(np.float64) if found.dtype.kind == "O" else found
     if name in ("X", "y") and array.dtype.kind not in "biuf":
         raise CoterieError(
-            f"The data source '{source}' gives {name} of type {array.dtype}: give real numbers, with classes and "
+            f"{subject} gives {name} of type {array.dtype}: give real numbers, with classes and "
             "categories coded as 0, 1, ... alike at all clients."
         )
     return array
 
 
-def _checked(name: str, found: Any) -> Table:
+def _checked(subject: str, found: Any) -> Table:
     """What a source gave as arrays of equal length: a mapping, or (X, y, client, group), of which two are needed."""
     if isinstance(found, tuple | list):
         found = dict(zip(NAMES, found, strict=False))
     if not isinstance(found, dict) or not {"X", "y"} <= found.keys():
-        raise CoterieError(f"The data source '{name}' must give X and y: a tuple (X, y), or arrays by name.")
-    table = {str(key): _plain(name, str(key), values) for key, values in found.items()}
+        raise CoterieError(f"{subject} must give X and y: a tuple (X, y), or arrays by name.")
+    table = {str(key): _plain(subject, str(key), values) for key, values in found.items()}
     n = len(table["X"]) if table["X"].ndim else 0
     for key, values in table.items():
         if values.ndim == 0 or len(values) != n:
-            raise CoterieError(f"The data source '{name}' gives {n:,} rows of X, and {key} of shape {values.shape}.")
+            raise CoterieError(f"{subject} gives {n:,} rows of X, and {key} of shape {values.shape}.")
     if not n:
-        raise CoterieError(f"The data source '{name}' has no rows.")
+        raise CoterieError(f"{subject} has no rows.")
     return table

@@ -27,6 +27,7 @@ from coterie.objectives.parameters import has_finite_gradient, layer_sizes
 from coterie.objectives.softmax import Softmax
 from coterie.runs.config import Config, called
 from coterie.runs.config_keys import section
+from coterie.runs.in_memory import Held
 from coterie.runs.scores import Rule, Scores
 from coterie.runs.training_data import Federated, federated
 
@@ -192,10 +193,14 @@ def objective_of(
 
 
 def network(config: Config) -> Any:
-    """A function without arguments that makes the torch module."""
+    """The torch module that was given, or a function without arguments that makes it."""
     path, args = config.model["path"], config.model["args"]
     if ":" in path:
         made = _found(config, path, "The model")
+        if isinstance(path, Held) and hasattr(made, "state_dict") and not isinstance(made, type):
+            if args:
+                raise CoterieError("The model is a module already, and takes no args: give what makes it.")
+            return made
     elif path in NETS:
         made = getattr(_deep()[1], path)
     else:
@@ -319,7 +324,7 @@ def rule_of(config: Config, y: Array) -> Rule:
     """What models are judged by: an accuracy, a score of the user's own, or the loss; with all outcomes y (n, ...)."""
     model = config.model
     if path := model["score"]:
-        name = path.rpartition(":")[2]
+        name = path.rpartition(":")[2].partition(" ")[0]
         known = True if path in _GREATER else None
         greater = known if model["greater_is_better"] is None else model["greater_is_better"]
         return Rule(path if name in _TAKEN else name, greater)

@@ -1,4 +1,4 @@
-"""`coterie train` and `coterie compare CONFIG.toml`: what is printed, what is written, what is refused."""
+"""`coterie fit CONFIG.toml` and `coterie compare CONFIG.toml`: what is printed, what is written, what is refused."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from coterie import load
 from coterie.cli.progress import Progress, line
-from coterie.results.trained_models import load
 from coterie.runs.loop import Look
 from tests.cli.harness import coterie, files
 
@@ -48,14 +48,14 @@ def changed(old, new):
 def test_an_interrupt_says_that_the_checkpoint_is_kept(folder):
     Path("own.py").write_text("def stop(look):\n    if look.round == 2:\n        raise KeyboardInterrupt\n")
     changed("rounds = 4", 'rounds = 4\ncheckpoint_every = 1\ncallbacks = ["own:stop"]')
-    ran = coterie("train", "digits.toml", "--out", "cut")
+    ran = coterie("fit", "digits.toml", "--out", "cut")
     assert ran.code == 130
     assert "--resume" in ran.err
-    assert "Interrupted: 'cut/checkpoint' was written." in ran.err
+    assert "Interrupted: 'cut' was written." in ran.err
 
 
 def test_trains_and_writes_models_tables_and_report(folder):
-    ran = coterie("train", "digits.toml", "--out", "trained")
+    ran = coterie("fit", "digits.toml", "--out", "trained")
     assert (ran.code, ran.err) == (0, "")
     assert "ditto has an accuracy of" in ran.out
     assert "Report: trained/report.html" in ran.out
@@ -66,12 +66,12 @@ def test_trains_and_writes_models_tables_and_report(folder):
     assert {"accuracy", "accuracy_worst", "accuracy_10th", "loss", "bytes_up"} <= set(curve)
     assert len(clients) == 8
     saved = load("trained")
-    assert saved.about["configuration"] in ran.out
-    assert curve["accuracy"].iloc[-1] == pytest.approx(saved.about["accuracy"])
+    assert saved.evidence.fingerprint in ran.out
+    assert curve["accuracy"].iloc[-1] == pytest.approx(saved.run.scores.summary()["accuracy"])
 
 
 def test_nothing_is_written_without_being_asked(folder):
-    ran = coterie("train", "digits.toml")
+    ran = coterie("fit", "digits.toml")
     assert ran.code == 0
     assert "Nothing was written: add --out DIR" in ran.out
     assert files(folder) == {"digits.toml"}
@@ -79,9 +79,9 @@ def test_nothing_is_written_without_being_asked(folder):
 
 def test_a_killed_process_is_resumed(folder):
     changed("rounds = 4", "rounds = 4000\ncheckpoint_every = 1\nevaluate_every = 100000")
-    process = subprocess.Popen([PROGRAM, "train", "digits.toml", "--out", "cut"], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([PROGRAM, "fit", "digits.toml", "--out", "cut"], stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 120
-    while not (folder / "cut" / "checkpoint").exists() and time.monotonic() < end:
+    while not (folder / "cut" / "ditto-seed0" / "checkpoint").exists() and time.monotonic() < end:
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
@@ -89,26 +89,26 @@ def test_a_killed_process_is_resumed(folder):
     assert not (folder / "cut" / "training.json").exists()
     from coterie.engines.checkpoint import read
 
-    cut = read(folder / "cut" / "checkpoint")["state"]["method"]["t"]
+    cut = read(folder / "cut" / "ditto-seed0" / "checkpoint")["state"]["method"]["t"]
     assert 1 <= cut < 4000
     changed("rounds = 4", f"rounds = {cut + 5}\ncheckpoint_every = 1\nevaluate_every = 100000")
-    refused = coterie("train", "digits.toml", "--out", "cut", "--resume").message
+    refused = coterie("fit", "digits.toml", "--out", "cut", "--resume").message
     assert "run.rounds (4000 there" in refused
     assert "Rounds can only be made more" in refused
 
 
 def test_a_run_is_resumed_by_the_command(folder):
-    assert coterie("train", "digits.toml", "--out", "cut").code == 0
+    assert coterie("fit", "digits.toml", "--out", "cut").code == 0
     changed("rounds = 4", "rounds = 7")
-    assert coterie("train", "digits.toml", "--out", "cut", "--resume").code == 0
-    assert coterie("train", "digits.toml", "--out", "straight").code == 0
+    assert coterie("fit", "digits.toml", "--out", "cut", "--resume").code == 0
+    assert coterie("fit", "digits.toml", "--out", "straight").code == 0
     one, other = load("cut"), load("straight")
     assert (one.theta == other.theta).all()
     columns = ["round", "accuracy", "loss", "bytes_up", "bytes_down"]
     pd.testing.assert_frame_equal(*(pd.read_csv(f"{n}/metrics.csv")[columns] for n in ("cut", "straight")))
     changed('name = "ditto"', 'name = "ditto"\nlam = 2.0')
     assert (
-        "methods.ditto.lam (0.1 there, 2.0 here)" in coterie("train", "digits.toml", "--out", "cut", "--resume").message
+        "methods.ditto.lam (0.1 there, 2.0 here)" in coterie("fit", "digits.toml", "--out", "cut", "--resume").message
     )
 
 
@@ -163,17 +163,17 @@ def test_a_method_of_one_s_own_is_compared_trained_and_resumed(folder, own):
     assert set(pd.read_csv("t.csv")["method"]) == {"local", "pooled", "fedavg", own}
     assert "FedAvg with half of its steps" in Path("r.html").read_text()
     changed('"ditto"', f'"{own}"')
-    assert coterie("train", "digits.toml", "--out", "cut").code == 0
+    assert coterie("fit", "digits.toml", "--out", "cut").code == 0
     changed('"ditto"\n[run]\nrounds = 4', f'"{own}"\n[run]\nrounds = 6')
-    assert coterie("train", "digits.toml", "--out", "cut", "--resume").code == 0
-    assert coterie("train", "digits.toml", "--out", "straight").code == 0
+    assert coterie("fit", "digits.toml", "--out", "cut", "--resume").code == 0
+    assert coterie("fit", "digits.toml", "--out", "straight").code == 0
     one, other = load("cut"), load("straight")
     assert one.method == own and (one.theta == other.theta).all()
     (folder / "own_of_cli.py").write_text(OWN.replace("0.05", "0.07"))
     sys.modules.pop("own_of_cli")
     assert (
         "own_of_cli:Half.eta (0.05 there, 0.07 here)"
-        in coterie("train", "digits.toml", "--out", "cut", "--resume").message
+        in coterie("fit", "digits.toml", "--out", "cut", "--resume").message
     )
     assert (
         "has no 'Halv'. Did you mean 'Half'"
@@ -194,9 +194,9 @@ def test_a_method_of_one_s_own_is_compared_trained_and_resumed(folder, own):
             ["compare", "digits.toml", "--methods", "fedper"],
             "needs layers that are personal: say which in [layout]",
         ),
-        (["train", "none.toml"], "cannot be read"),
-        (["train", "digits.toml", "--resume"], "no folder to resume from"),
-        (["train", "digits.toml", "--resume", "--out", "x"], "There is no file"),
+        (["fit", "none.toml"], "cannot be read"),
+        (["fit", "digits.toml", "--resume"], "no folder to resume from"),
+        (["fit", "digits.toml", "--resume", "--out", "x"], "There is no file"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_line(folder, arguments, message):
@@ -216,7 +216,7 @@ def test_what_makes_no_sense_is_refused_in_a_line(folder, arguments, message):
 )
 def test_models_and_layouts_that_are_wrong(lines, message):
     Path("digits.toml").write_text(CONFIG + lines)
-    assert message in coterie("train", "digits.toml").message
+    assert message in coterie("fit", "digits.toml").message
 
 
 def test_a_model_that_needs_torch_says_so_without_it(monkeypatch):
@@ -224,7 +224,7 @@ def test_a_model_that_needs_torch_says_so_without_it(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
     Path("digits.toml").write_text(CONFIG + '[model]\npath = "mlp"')
-    assert "needs PyTorch: pip install 'coterie[torch]'" in coterie("train", "digits.toml").message
+    assert "needs PyTorch: pip install 'coterie[torch]'" in coterie("fit", "digits.toml").message
 
 
 def looks(n, rounds):

@@ -8,12 +8,14 @@ import sys
 import numpy as np
 import pytest
 
+from coterie import load
 from coterie.errors import CoterieError
-from coterie.results import trained_models as store
+from coterie.results import training_store as store
 from coterie.runs.config import Config
 from coterie.runs.training import train
 from coterie.runs.training_problem import TrainingProblem
 from tests.messages import names
+from tests.trained import result_of
 
 torch = pytest.importorskip("torch")
 
@@ -44,7 +46,7 @@ def saved(tmp_path, monkeypatch):
     own = {"path": "ownnet:net", "args": {"width": 3}, "loss": "ownnet:loss"}
     problem = TrainingProblem.of(Config.of({"data": DATA, "model": own, "run": {"rounds": 1}}, code), 0)
     run = train(problem, "fedavg", {})
-    store.save(out, problem, run)
+    result_of(problem, run).save(out)
     forget(monkeypatch)
     mark.unlink()
     yield out, code, mark, run
@@ -62,15 +64,15 @@ ROWS = np.zeros((3, 1, 8, 8), np.float32)
 
 def test_code_is_imported_only_if_the_caller_names_it(saved, monkeypatch) -> None:
     out, code, mark, run = saved
-    trained = store.load(out, code)
-    assert trained.model("1").shape == run.theta[0].shape
+    trained = load(out, code)
+    assert trained.client("1").shape == run.theta[0].shape
     for ask in (lambda: trained.predict(ROWS, "1"), lambda: trained.adapt(ROWS, np.zeros(3, int)),
-                lambda: store.load(out, code, allow=["ownnet:loss"]).predict(ROWS, "1")):  # fmt: skip
+                lambda: load(out, code, allow=["ownnet:loss"]).predict(ROWS, "1")):  # fmt: skip
         forget(monkeypatch)
         with pytest.raises(CoterieError, match=r"'ownnet:\w+' is code that is not coterie's, .* name it in the call"):
             ask()
     mark.unlink(missing_ok=True)
-    assert len(store.load(out, code, allow=["ownnet:net", "ownnet:loss"]).predict(ROWS, "1")) == 3 and mark.exists()
+    assert len(load(out, code, allow=["ownnet:net", "ownnet:loss"]).predict(ROWS, "1")) == 3 and mark.exists()
 
 
 def test_code_that_has_changed_is_refused_unless_the_caller_says_so(saved, monkeypatch) -> None:
@@ -78,8 +80,8 @@ def test_code_that_has_changed_is_refused_unless_the_caller_says_so(saved, monke
     both = ["ownnet:net", "ownnet:loss"]
     (code / "ownnet.py").write_text((code / "ownnet.py").read_text() + "# another line\n")
     with pytest.raises(CoterieError, match=r"not the code that was there .* changed=True"):
-        store.load(out, code, allow=both).predict(ROWS, "1")
-    assert len(store.load(out, code, allow=both, changed=True).predict(ROWS, "1")) == 3
+        load(out, code, allow=both).predict(ROWS, "1")
+    assert len(load(out, code, allow=both, changed=True).predict(ROWS, "1")) == 3
 
 
 def test_a_model_may_be_given_as_what_makes_it(saved) -> None:
@@ -87,25 +89,25 @@ def test_a_model_may_be_given_as_what_makes_it(saved) -> None:
     sys.path.insert(0, str(code))
     from ownnet import net
 
-    trained = store.load(out, model=net, allow=["ownnet:loss"])
+    trained = load(out, model=net, allow=["ownnet:loss"])
     assert len(trained.predict(ROWS, "1")) == 3
     with pytest.raises(CoterieError, match=names("'ownnet:net' not code")):
-        store.load(out, model=torch.nn.Linear, allow=["ownnet:loss"]).predict(ROWS, "1")
+        load(out, model=torch.nn.Linear, allow=["ownnet:loss"]).predict(ROWS, "1")
     with pytest.raises(CoterieError, match=names("allow list import paths")):
-        store.load(out, allow="ownnet:net")
+        load(out, allow="ownnet:net")
 
 
 @pytest.fixture
 def packaged(tmp_path):
     problem = TrainingProblem.of(Config.of({"data": DATA, "model": {"path": "mlp"}, "run": {"rounds": 1}}), 0)
-    store.save(tmp_path, problem, train(problem, "fedavg", {}))
+    result_of(problem, train(problem, "fedavg", {})).save(tmp_path)
     return tmp_path
 
 
 def test_models_of_the_package_need_no_word_of_the_caller(packaged) -> None:
-    assert len(store.load(packaged).predict(ROWS, "1")) == 3
+    assert len(load(packaged).predict(ROWS, "1")) == 3
     with pytest.raises(CoterieError, match=names("package's 'mlp' needs no model= leave")):
-        store.load(packaged, model=torch.nn.Linear)
+        load(packaged, model=torch.nn.Linear)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_what_a_file_says_of_a_model_is_checked_before_anything_is_made(packaged
     document["config"]["model"] |= model
     (packaged / store.TRAINING.file).write_text(json.dumps(document))
     with pytest.raises(CoterieError, match=message):
-        store.load(packaged).predict(ROWS, "1")
+        load(packaged).predict(ROWS, "1")
 
 
 def test_a_saved_method_of_a_user_s_own_is_not_imported_to_say_what_was_configured(packaged) -> None:
@@ -139,11 +141,11 @@ def test_a_saved_method_of_a_user_s_own_is_not_imported_to_say_what_was_configur
     document["config"]["method"] = "os:system"
     (packaged / store.TRAINING.file).write_text(json.dumps(document))
     with pytest.raises(CoterieError, match=names("method 'os:system' code not coterie's")):
-        store.load(packaged).config.fingerprint()
+        load(packaged).configuration.fingerprint()
 
 
 def test_a_file_that_never_ends_is_not_read(packaged) -> None:
     (packaged / store.TRAINING.file).unlink()
     (packaged / store.TRAINING.file).symlink_to("/dev/zero")
     with pytest.raises(CoterieError, match="not a regular file"):
-        store.load(packaged)
+        load(packaged)

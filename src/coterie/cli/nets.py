@@ -1,0 +1,126 @@
+"""What `coterie fit` and `coterie compare` do with the configuration of nets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coterie.cli.common import OUTPUTS, check_folder, need_room, new_file, our_document, our_page, say, width
+from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    from coterie.evidence.training_comparison import TrainingComparison
+    from coterie.results.training_result import TrainingResult
+    from coterie.runs.config import Config
+
+_PANEL = "A configuration"
+
+Methods = Annotated[
+    str | None,
+    typer.Option(
+        "--methods",
+        metavar="NAMES",
+        help="Methods with commas between them, auto or all; local and pooled are always in.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on from the last checkpoint; the numbers are those of a run never cut.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Stop at the first client whose data or steps are broken.", rich_help_panel=_PANEL),
+]
+Report = Annotated[Path | None, new_file("--report", "FILE", "Write the report as .html.", _PANEL)]
+OWN = {"methods", "resume", "strict", "report"}
+"""Options that a table has not."""
+
+
+def fit_nets(path: Path, methods: str | None, out: Path | None, resume: bool, strict: bool, force: bool) -> None:
+    """Train what a configuration names on every seed, and keep the models of the first."""
+    if out is not None:
+        check_folder(out)
+        need_folder(out, path, force)
+    result = trained(described(path, strict), methods, out, resume)
+    if out is not None:
+        result.save(out)
+        result.report(out / "report.html")
+    show(result.evidence)
+    if out is None:
+        say("Nothing was written: add --out DIR for the models and their report.")
+    else:
+        say(f"Models: {out}")
+        say(f"Report: {out / 'report.html'}")
+    if result.run.trouble:
+        raise CoterieError(f"{result.run.trouble} Take smaller steps, or look at that client's data.")
+
+
+def described(path: Path, strict: bool) -> Config:
+    """A configuration, with what the command says of it."""
+    from coterie.runs.config import read
+
+    config = read(path)
+    return replace(config, run=config.run | {"strict": True}) if strict else config
+
+
+def trained(config: Config, methods: str | None, out: Path | None, resume: bool) -> TrainingResult:
+    """Train with a line of progress; an interrupt says where checkpoints are."""
+    from coterie.cli.progress import Progress
+    from coterie.evidence.training_comparison import checkpoints
+    from coterie.results.training_result import train
+
+    place = checkpoints(config, out, resume)
+    if place is not None:
+        check_folder(place, "run.checkpoint")
+    try:
+        return train(config, names(methods), lambda what: [Progress(what)], folder=out, resume=resume)
+    except KeyboardInterrupt:
+        if place is not None and any(place.glob("*/checkpoint")):
+            again = "the same command with --resume goes on from it"
+            say(f"The last checkpoint is in '{place}': {again}.", error=True)
+            OUTPUTS.append((place, None))
+        raise
+
+
+def names(methods: str | None) -> list[str] | None:
+    """Methods with commas between them."""
+    return None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
+
+
+def compare_nets(path: Path, methods: str | None) -> TrainingComparison:
+    """Train methods on every seed of a configuration, and show how they compare."""
+    from coterie.cli.progress import Progress
+    from coterie.evidence.training_comparison import compare
+
+    config = described(path, strict=False)
+    found = compare(config, names(methods) or [config.method], lambda what: [Progress(what)])
+    show(found)
+    return found
+
+
+def need_folder(out: Path, config: Path, force: bool) -> None:
+    """Refuse a folder that holds files of somebody else's under the names of those that are written."""
+    mine = out / "training.json"
+    need_room(mine, [config], force, our_document("coterie training"), "another folder")
+    for name in ("metrics.csv", "clients.csv", "report.html"):
+        need_room(out / name, [config], force or mine.exists(), our_page, "another folder")
+
+
+def show(found: TrainingComparison) -> None:
+    """The table as wide as the terminal, and what a reader should know besides."""
+    from coterie.report import training_page as page
+    from coterie.report.tables import render_text
+
+    print(render_text(page.comparison_table(found), width()), end="")
+    print()
+    say(page.headline(found))
+    for note in page.notes(found):
+        say(f"Note: {note}")

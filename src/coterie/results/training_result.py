@@ -1,0 +1,297 @@
+"""The result of training nets: what a user reads, predicts with, adapts to new clients, saves and loads.
+
+What is read chooses no code: a model of the package is found by its name, and anything else is the caller's to name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import files
+from coterie.data.columns import at_rows
+from coterie.data.partition import ClientRows
+from coterie.engines.inprocess import InProcess
+from coterie.errors import CoterieError, fitting, nearest
+from coterie.evidence.training_comparison import TrainingComparison, Watch, compare, quiet
+from coterie.methods.groups.evaluation import Adapted, adapt
+from coterie.methods.registry import trained_method
+from coterie.options import need_names
+from coterie.results import training_store
+from coterie.runs import training_problem as model
+from coterie.runs.config import AUTO, Config, tables
+from coterie.runs.training import Trained
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_REMEDY = "They are damaged: train them again."
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainingResult:
+    """Nets of clients that were trained, the evidence for them, and what they cost.
+
+    Attributes
+    ----------
+    evidence : TrainingComparison
+        Every method and seed that was trained.
+    method : str
+        Whose models these are.
+    labels : tuple of str
+        What clients are called.
+    theta : (m, d) array, or (1, d) where all have the same
+        Their models, of the first seed.
+    group : (m,) int64 or None
+        Groups that the method was told, or that it found.
+    classes : int
+        0 where outcomes are no classes.
+    shape : tuple of int
+        Of a row of X.
+    clients : DataFrame, index = client label
+        Rows, held-out scores, groups, and the round in which a client was left out (0: it was not).
+    data_fingerprint : str
+        Hash of the rows of the first seed.
+    """
+
+    evidence: TrainingComparison
+    method: str
+    labels: tuple[str, ...]
+    theta: npt.NDArray[Any]
+    group: Any
+    classes: int
+    shape: tuple[int, ...]
+    clients: pd.DataFrame
+    data_fingerprint: str
+
+    @classmethod
+    def of(cls, found: TrainingComparison, method: str) -> TrainingResult:
+        """The models of a method that were kept of a comparison."""
+        problem, run = found.problem, found.runs[method][0]
+        if problem is None or run.theta is None:
+            raise CoterieError("The comparison kept no models.")
+        data = problem.data
+        group = data.group if trained_method(method, found.config.folder).groups else run.group  # known, or found
+        bare = {name: [replace(one, theta=None) for one in runs] for name, runs in found.runs.items()}
+        return cls(
+            evidence=replace(found, runs=bare, problem=None),
+            method=method,
+            labels=tuple(data.labels),
+            theta=np.asarray(run.theta),
+            group=group,
+            classes=data.classes,
+            shape=tuple(data.train.X.shape[1:]),
+            clients=by_client(problem, run),
+            data_fingerprint=data.fingerprint,
+        )
+
+    @property
+    def run(self) -> Trained:
+        """The run that made the models: its setting, curve, status, rounds, and who was left out."""
+        return self.evidence.runs[self.method][0]
+
+    @property
+    def configuration(self) -> Config:
+        """What was asked for, with every key at its value."""
+        return self.evidence.config
+
+    @property
+    def comparison(self) -> pd.DataFrame:
+        """A row for each method, best first: held-out scores with intervals, differences to the best, what was sent."""
+        with _sound():
+            return self.evidence.table
+
+    @property
+    def recommended(self) -> str:
+        """The method with the best held-out score over rows."""
+        with _sound():
+            return self.evidence.best
+
+    @property
+    def reason(self) -> str:
+        """The answer in one sentence."""
+        from coterie.report.training_page import headline
+
+        with _sound():
+            return headline(self.evidence)
+
+    @property
+    def notes(self) -> list[str]:
+        """What went wrong, and what was left out: one sentence each."""
+        from coterie.report.training_page import notes
+
+        with _sound():
+            return notes(self.evidence)
+
+    @property
+    def ledger(self) -> dict[str, Any]:
+        """exchanges, bytes_down, bytes_up, seconds and more, of the run that made the models."""
+        return {**self.run.ledger, "seconds": self.run.seconds}
+
+    @property
+    def theory(self) -> dict[str, Any]:
+        """What is promised (privacy), and what no theorem covers in this run."""
+        return {"privacy": self.run.privacy, "not covered": list(self.run.notes)}
+
+    def config(self) -> dict[str, Any]:
+        """The call written down: sections of a configuration, which :func:`coterie.fit` takes again.
+
+        Rows and functions in memory are placeholders there, whose remedy is said when the configuration is read.
+        """
+        return tables(self.configuration)
+
+    def client(self, label: Any) -> npt.NDArray[Any]:
+        """The parameters (d,) of a client, by its label."""
+        name = str(label)
+        if name not in self.labels:
+            hint = nearest(name, self.labels)
+            raise CoterieError(f"There was no client '{name}' in training: adapt() makes a model for a new one.{hint}")
+        if name in self.run.helpers:
+            raise CoterieError(f"Client '{name}' helped the main clients and has no model: adapt() makes one for it.")
+        return np.asarray(self.theta[0 if len(self.theta) == 1 else self.labels.index(name)])
+
+    def module(self, label: Any) -> Any:
+        """The torch module of a client, by its label, in evaluation mode."""
+        theta, here = self.client(label), self.objective(np.zeros((1, *self.shape), np.float32))
+        if not hasattr(here, "module"):
+            raise CoterieError("softmax is no torch module: client() gives its numbers, and predict() its answers.")
+        return here.module(theta)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write the report of all methods that were trained as one HTML page."""
+        from coterie.report.training_page import write_report
+
+        with _sound():
+            write_report(self.evidence, path)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write models, evidence, ``metrics.csv`` (the curve) and ``clients.csv`` into a folder."""
+        training_store.save(self, files.local(path))
+
+    def __repr__(self) -> str:
+        path, data = self.configuration.model["path"], self.configuration.data["source"]
+        return f"{self.method} models ({path}) of {len(self.labels):,} clients of {data}\n{self.reason}"
+
+    def predict(self, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
+        """What a client's model says of rows X (n, ...).
+
+        Under the loss "cross_entropy" that is the likeliest class of every row (of every pixel or place, where each
+        has one); else the model's outputs as they are, such as (n, outputs).
+        """
+        rows = self._rows(X, "predict")
+        some = rows if len(rows) else np.zeros((1, *self.shape), rows.dtype)  # the answer's shape is the model's to say
+        theta = self.client(client)
+        with fitting("What was read of these trained models", _REMEDY):
+            found = self.objective(some).predict(theta[None])
+        return np.asarray(found)[: len(rows)]
+
+    def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> Adapted:
+        """A model for a client that was not there, from its own rows X, y (n, ...).
+
+        It begins at the best of the groups' models, or where there are none, at the mean of all clients' models.
+        Models of clients that were left out, or that diverged, have no part in either. Options are ``eta``, ``steps``,
+        ``B`` and ``personal`` of :func:`coterie.methods.groups.evaluation.adapt`; by default the layout's personal
+        layers are, or all where there is no layout. A CoterieError for rows of another shape, none, or such as are not
+        finite, and where no client's model is of use.
+        """
+        rows = self._rows(X, "adapt to")
+        if not len(rows):
+            raise CoterieError("A new client needs one row at least to adapt a model to.")
+        need_names("adapt()", options, inspect.signature(adapt).parameters.keys() - {"fed", "w"})
+        here = self.objective(rows, _finite(y, "Outcomes to adapt to"))
+        if "personal" not in options and any(self.configuration.layout.values()):
+            options["personal"] = model.layers(self.configuration, here)["personal"]
+        with fitting("What was read of these trained models", _REMEDY):
+            groups, means = self._groups()
+        found = adapt(InProcess(here), means, **options)
+        if options.get("steps") and np.array_equal(found.models[0], means[found.group[0]]):
+            warnings.warn("The steps on these rows diverge or move nothing: the model is its group's.", stacklevel=2)
+        return replace(found, group=np.where(found.group < 0, -1, groups[found.group]))
+
+    def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+        """Groups (k,) and the mean model (k, d) of each, of clients whose models are sound and were not left out."""
+        theta, out = self.theta, {*self.run.quarantined, *self.run.failed}
+        good = np.isfinite(theta).all(axis=1)
+        label = np.zeros(len(theta), dtype=np.int64)
+        if len(theta) == len(self.labels):
+            good &= ~np.isin(self.labels, list(out))
+            label = label if self.group is None else np.asarray(self.group)
+        groups = np.unique(label[good])
+        if not len(groups):
+            raise CoterieError("Every client was left out of the training: there is no model to adapt. Train again.")
+        return groups, np.stack([theta[good & (label == g)].mean(axis=0) for g in groups])
+
+    def _rows(self, X: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
+        """Rows of the shape that was trained, all finite, or a CoterieError."""
+        rows = _finite(X, f"Rows to {what}")
+        if rows.shape[1:] != self.shape:
+            raise CoterieError(f"Rows to {what} must have the shape {self.shape} each, not {rows.shape[1:]}.")
+        return rows
+
+    def objective(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None) -> Any:
+        """Rows of one client as the objective that was trained; without outcomes it only predicts."""
+        rows = np.asarray(X)
+        outcome = np.zeros(len(rows), dtype=np.int64) if y is None else np.asarray(y)
+        each = self.theta[0] if len(self.theta) else np.empty(0)
+        model.need_size(self.configuration, len(each), (1 + prod(self.shape)) * self.classes)
+        part = ClientRows(rows, outcome, np.array([0]), np.array([len(rows)]))
+        return model.objective_of(self.configuration, part, self.classes, targets=y is not None)
+
+
+def _finite(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
+    """Rows of finite numbers, or a CoterieError."""
+    try:
+        rows = np.asarray(values)
+    except ValueError as e:
+        raise CoterieError(f"{what} must be one array, with rows of one shape: pad them, or cut them.") from e
+    if rows.dtype.kind not in "biuf" or not rows.ndim:
+        raise CoterieError(f"{what} must be numbers in an array, not {'None' if values is None else rows.dtype}.")
+    if rows.dtype.kind == "f" and (bad := ~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))).any():
+        raise CoterieError(f"{what} have values that are not finite in {at_rows(bad)}: fill or drop them.")
+    return rows
+
+
+def train(config: Config, methods: Sequence[str] | None = None, watch: Watch = quiet, **more: Any) -> TrainingResult:
+    """Train the method of a configuration, or compare others with local and pooled; the best one's models are kept.
+
+    ``more`` are options of :func:`coterie.evidence.training_comparison.compare`.
+    """
+    alone = methods is None and config.method != AUTO
+    found = compare(config, methods or [config.method], watch, alone=alone, models=True, **more)
+    return TrainingResult.of(found, found.best)
+
+
+def by_client(problem: model.TrainingProblem, run: Trained) -> pd.DataFrame:
+    """A row for each client: rows, scores on held-out rows, groups, the round in which it was left out."""
+    import pandas as pd
+
+    data = problem.data
+    frame: dict[str, Any] = {
+        "rows": data.train.stops - data.train.starts,
+        "test_rows": data.test.stops - data.test.starts,
+    }
+    if run.scores.score is not None:
+        frame[run.scores.rule.score] = run.scores.score
+    frame["loss"] = run.scores.loss
+    if run.helpers:
+        frame["main"] = ~np.isin(data.labels, run.helpers)
+    if data.known:
+        frame["group"] = data.group + 1
+    if run.group is not None:
+        frame["found_group"] = run.group + 1
+    if run.quarantined:
+        frame["quarantined"] = [run.quarantined.get(label, (0, ""))[0] for label in data.labels]
+    return pd.DataFrame(frame, index=pd.Index(data.labels, name="client"))
+
+
+def _sound() -> Any:
+    """Around what is made of a record that may have been read."""
+    return fitting("The record of these trained models", _REMEDY)

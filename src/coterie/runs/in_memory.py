@@ -1,0 +1,147 @@
+"""What a configuration holds that no file names: rows, a module or a function in memory, with a text for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import RAISED, CoterieError, shortened
+from coterie.options import shown
+
+MARK = "in memory:"
+"""How the placeholder of something without a name begins."""
+ROWS = "The first argument"
+
+
+class Held(str):
+    """The text that stands for something in memory, where a configuration is hashed, shown or written; and the thing.
+
+    A function that can be imported has its import path; anything else a placeholder with a digest.
+    """
+
+    value: Any
+
+    @classmethod
+    def of(cls, value: Any, text: str) -> Held:
+        """A thing and its text."""
+        made = cls(text)
+        made.value = value
+        return made
+
+
+def code(value: Any) -> str:
+    """A name as it is; a module, a class or a function as what is held. A ValueError for anything else."""
+    if isinstance(value, str):
+        return value
+    if hasattr(value, "state_dict") and not isinstance(value, type):
+        arrays = [v.detach().cpu().float().numpy() for v in value.state_dict().values() if hasattr(v, "detach")]
+        return Held.of(value, f"{MARK}{type(value).__name__} {_digest([repr(value), *arrays])}")
+    if not callable(value):
+        raise ValueError("neither a name nor what can be called")
+    path = f"{getattr(value, '__module__', None)}:{getattr(value, '__qualname__', '<none>')}"
+    if "<" not in path and not path.startswith("__main__"):
+        return Held.of(value, path)
+    written = getattr(value, "__code__", None)
+    told = repr(value) if written is None else repr((written.co_code, written.co_consts, value.__closure__))
+    return Held.of(value, f"{MARK}{getattr(value, '__name__', type(value).__name__)} {_digest([told])}")
+
+
+def rows(given: Any, client: Any = None, group: Any = None) -> Held:
+    """Rows in memory as arrays by name: X, y and, where they are known, client and group.
+
+    ``given`` is (X, y[, client[, group]]), a mapping of such arrays, or one from clients to their (X, y) or Dataset.
+    ``client`` and ``group`` are a value for each row or names of arrays in it; groups may be a mapping from clients.
+    """
+    arrays: dict[str, Any]
+    if isinstance(given, Mapping) and not {"X", "y"} <= given.keys():
+        if client is not None:
+            raise CoterieError("Rows that are given by client name their clients: leave client out.")
+        arrays = _by_client(given)
+    elif isinstance(given, Mapping):
+        arrays = dict(given)
+    elif isinstance(given, (tuple, list)) and 2 <= len(given) <= 4:
+        arrays = dict(zip(("X", "y", "client", "group"), given, strict=False))
+    else:
+        raise CoterieError(
+            f"{ROWS} is {shown(given)}, and a model of Torch takes (X, y), arrays by name, a mapping from clients to "
+            "(X, y), or data by name; give a table with a formula."
+        )
+    for name, value in (("client", client), ("group", group)):
+        if isinstance(value, str):
+            if value not in arrays:
+                raise CoterieError(f"{ROWS} has no array '{value}', as {name} says. There are {', '.join(arrays)}.")
+            arrays[name] = arrays[value]
+        elif value is not None and not isinstance(value, Mapping):
+            arrays[name] = value
+    if isinstance(group, Mapping):
+        arrays["group"] = _groups(arrays, group)
+    return Held.of(arrays, f"{MARK}rows {_digest(arrays.values())}")
+
+
+def _groups(arrays: Mapping[str, Any], group: Mapping[Any, Any]) -> Any:
+    """The group of every row, by its client."""
+    if "client" not in arrays:
+        raise CoterieError("Groups by client need to know whose rows there are: give client, too.")
+    known = {str(label): value for label, value in group.items()}
+    labels, codes = np.unique(np.asarray(arrays["client"]).astype(str), return_inverse=True)
+    if lost := [label for label in labels.tolist() if label not in known]:
+        raise CoterieError(f"group does not say the group of client {lost[0]}.")
+    return np.array([str(known[label]) for label in labels.tolist()])[codes]
+
+
+def _by_client(given: Mapping[Any, Any]) -> dict[str, Any]:
+    """The rows of every client, one after another."""
+    if not given:
+        raise CoterieError(f"{ROWS} has no client.")
+    parts = {label: _pair(label, own) for label, own in given.items()}
+    try:
+        X, y = (np.concatenate([part[k] for part in parts.values()]) for k in (0, 1))
+    except ValueError as e:
+        raise CoterieError(f"The rows of clients must have one shape: {e}.") from e
+    counts = [len(part[1]) for part in parts.values()]
+    return {"X": X, "y": y, "client": np.repeat([str(label) for label in parts], counts)}
+
+
+def _pair(label: Any, own: Any) -> tuple[Any, Any]:
+    """Inputs and outcomes of a client."""
+    try:
+        if hasattr(own, "dtype"):
+            raise TypeError("it is one array")
+        if isinstance(own, Sequence) and len(own) == 2:
+            X, y = map(_array, own)
+        elif hasattr(own, "__getitem__") and hasattr(own, "__len__"):
+            items = [own[i] for i in range(len(own))]
+            X, y = (np.stack([_array(item[k]) for item in items]) for k in (0, 1))
+        else:
+            raise TypeError("it is neither")
+    except RAISED as e:
+        why = shortened(str(e), 120)
+        raise CoterieError(f"Client {label} must have (X, y), or a Dataset of pairs of one shape: {why}.") from e
+    if not X.ndim or not y.ndim or len(X) != len(y):
+        raise CoterieError(f"Client {label} has {len(X) if X.ndim else 0:,} rows of X, and y of shape {y.shape}.")
+    return X, y
+
+
+def _array(values: Any) -> Any:
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+
+
+def need_named(text: str, what: str, remedy: str) -> None:
+    """Raise for the placeholder of what was in memory when a configuration was written."""
+    if text.startswith(MARK) and not isinstance(text, Held):
+        raise CoterieError(f"{what} was in memory when this configuration was written ('{text}'): {remedy}.")
+
+
+def _digest(parts: Any) -> str:
+    """Twelve letters that tell texts and arrays from others."""
+    found = blake2b(digest_size=6)
+    for part in parts:
+        values = np.asarray(part.encode() if isinstance(part, str) else _array(part))
+        if values.dtype.kind == "O":
+            values = np.asarray(repr(values.tolist()).encode())
+        found.update(f"{values.dtype}{values.shape}".encode())
+        found.update(np.ascontiguousarray(values).view(np.uint8).data if values.size else b"")
+    return found.hexdigest()
