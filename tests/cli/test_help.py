@@ -24,9 +24,8 @@ PROGRAM = [
     *(o for o in TABLE_OPTIONS if o != "--shared"),
 ]
 OPTIONS = {
-    "fit": [*COMPARE, "--method"],
+    "fit": [*COMPARE, "--method", "--methods", "--resume", "--strict"],
     "compare": [*COMPARE, "--methods", "--report"],
-    "train": ["--out", "--resume", "--strict"],
     "predict": ["--interval", "--client", "--missing", "--keep", "--out"],
     "report": ["--out"],
     "data": ["list", "show", "fetch"],
