@@ -154,7 +154,7 @@ def test_a_layer_pattern_that_matches_nothing_lists_the_names(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     text = '[data]\npartition = "rotated"\nclients = 8\n[model]\npath = "mlp"\n[layout]\npersonal = ["haed*"]\n'
     (tmp_path / "c.toml").write_text(text + '[method]\nname = "fedper"\n')
-    message = coterie("train", "c.toml").message
+    message = coterie("fit", "c.toml").message
     assert "'haed*' matches no layer of the model" in message
     assert "head" in message
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 
 GROUPED = ("network", "training")
 """Records of a model that may tell groups of clients."""
-_REPORT = b'<meta name="generator" content="coterie">'
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -326,11 +323,7 @@ class FitResult:
             If the path is a file, holds a ``model.json`` of something else that is not to be replaced, or cannot be
             written.
         """
-        folder = files.local(path)
-        before = _content(folder / "model.json")
-        store.save(self, folder, force)
-        if before not in (None, _content(folder / "model.json")):
-            _drop_report(folder / "report.html")
+        store.save(self, files.local(path), force)
 
     def config(self) -> dict[str, Any]:
         """The call written down: sections of a configuration, which :func:`coterie.fit` takes again.
@@ -368,21 +361,6 @@ class FitResult:
         if np.isfinite(self.log_likelihood):
             lines.append(("log-likelihood", f"{self.log_likelihood:,.6g}{' (REML)' if self.reml else ''}"))
         return lines
-
-
-def _content(file: Path) -> bytes | None:
-    with suppress(OSError):
-        return file.read_bytes()
-    return None
-
-
-def _drop_report(page: Path) -> None:
-    """Remove a page that coterie wrote of another model; other pages stay."""
-    if _REPORT in (_content(page) or b"")[:4096]:
-        try:
-            page.unlink()
-        except OSError as e:
-            raise CoterieError(f"'{page}' is of the model before and cannot be removed: {e.strerror or e}.") from e
 
 
 def _components(level: str, D: Floats, m: Model, more: dict[str, Any], columns: Any) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from coterie.results.saved_form import Form, Shelf, plain, unplain
 SCHEMA = 1
 MODEL = Form("model.json", "coterie model")
 
+_REPORT = b'<meta name="generator" content="coterie">'
 _ARRAYS, _SEVERAL, _OPTIONAL = ("Floats", "Ints", "npt.NDArray[Any]"), "tuple[Floats, ...]", " | None"
 _PLAIN: dict[str, tuple[type, ...]] = {
     **{"str": (str,), "bool": (bool,), "float": (float, int), "list[str]": (list,), "tuple[str, ...]": (tuple,)},
@@ -32,10 +34,27 @@ def save(result: Any, path: Path, force: bool = False) -> None:
     """Write a FitResult into the directory `path`; see its ``save``."""
     try:
         _refuse_others(path, force)
-        shelf = Shelf()
+        shelf, before = Shelf(), _content(path / MODEL.file)
         MODEL.write(path, {"schema": SCHEMA, "result": _packed(result, shelf)}, shelf)
     except OSError as e:
         raise CoterieError(f"The model cannot be written to '{path}': {e.strerror or e}.") from e
+    if before not in (None, _content(path / MODEL.file)):
+        _drop_report(path / "report.html")
+
+
+def _content(file: Path) -> bytes | None:
+    with suppress(OSError):
+        return file.read_bytes()
+    return None
+
+
+def _drop_report(page: Path) -> None:
+    """Remove a page that coterie wrote of another model; other pages stay."""
+    if _REPORT in (_content(page) or b"")[:4096]:
+        try:
+            page.unlink()
+        except OSError as e:
+            raise CoterieError(f"'{page}' is of the model before and cannot be removed: {e.strerror or e}.") from e
 
 
 def load(path: Path, cls: Any) -> Any:
