@@ -148,9 +148,7 @@ def test_the_configuration_of_a_table_s_fit_gives_its_numbers_again(options, tmp
 
 def test_the_configuration_of_a_net_s_fit_gives_its_numbers_again(tmp_path):
     np.savez(tmp_path / "rows.npz", X=X, y=Y, site=CLIENT)
-    result = coterie.fit(
-        str(tmp_path / "rows.npz"), SOFTMAX, client="site", rounds=FEW, seed=[1, 2], partition={"validation": 0.5}
-    )
+    result = coterie.fit(str(tmp_path / "rows.npz"), SOFTMAX, client="site", rounds=FEW, seed=[1, 2])
     for other in (again_from_file(result, tmp_path), coterie.fit(result.config())):
         np.testing.assert_array_equal(other.theta, result.theta)
         timed = [column for column in result.comparison if column != "seconds"]
