@@ -53,6 +53,15 @@ def test_auto_compares_what_fits_the_relations_that_are_given():
     assert set(alone.index) == {"local", "pooled", "ifca"}
 
 
+def test_a_network_and_a_main_client_are_relations():
+    tied = coterie.fit((X, Y, CLIENT), SOFTMAX, network={"space": "model", "k": 2}, rounds={"rounds": 3})
+    assert "similarity-network" in tied.comparison.index and "bias-correction" not in tied.comparison.index
+    helped = coterie.fit((X, Y, CLIENT), SOFTMAX, main="c1", method="weighted-averaging", rounds={"rounds": 3})
+    assert helped.client("c1").shape == (10,)
+    with pytest.raises(CoterieError, match=names("'c2' helped main")):
+        helped.client("c2")
+
+
 def test_several_seeds_give_evidence_and_the_first_the_models():
     both = coterie.fit((X, Y, CLIENT), SOFTMAX, method="ditto", rounds=FEW, seed=[3, 4])
     first = coterie.fit((X, Y, CLIENT), SOFTMAX, method="ditto", rounds=FEW, seed=3)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from coterie import load
 from coterie.errors import CoterieError
 from coterie.methods.registry import trained_method
-from coterie.results import trained_models
 from coterie.runs.training import train
 from tests.messages import names
 from tests.methods.plain_softmax import gradients, problem
+from tests.trained import result_of
 
 NET = {"path": "mlp", "args": {"sizes": [64, 5, 10]}, "dtype": "float64"}
 
@@ -88,8 +89,9 @@ def test_the_k_most_alike_are_of_the_same_group():
 
 def test_a_client_that_helps_has_no_model_to_predict_with(tmp_path):
     four = problem()
-    trained_models.save(tmp_path, four, run := train(four, "weighted-averaging", {"main": ["1"]}))
-    saved = trained_models.load(tmp_path)
+    run = train(four, "weighted-averaging", {"main": ["1"]})
+    result_of(four, run).save(tmp_path)
+    saved = load(tmp_path)
     X = four.data.test.X[:3]
     assert saved.predict(X, "1").shape == (3,) and run.scores.weight.astype(bool).sum() == 1
     with pytest.raises(CoterieError, match=names("2 helped adapt")):
