@@ -69,6 +69,9 @@ def main() -> int:
         command("federation", "preview", folder / "sites" / sites[0], "--program", "hierarchical", *MODEL,
                 "--option", "covariance=isotropic", "--option", f"splits={splits}")  # fmt: skip
         sound = exact(folder, table, started, splits)
+        model = folder / "coordinator" / "runs" / "exact" / "result"
+        command("predict", model, tables["hungary"], "--client", "hungary", "--missing", "empty",
+                "--interval", "0.9", "--out", folder / "predictions.csv", "--force")  # fmt: skip
         if given.steps:
             sound &= rounds(folder, table, {"steps": given.steps, "looks": given.looks})
         command("federation", "status", folder)

@@ -2,7 +2,10 @@
 
 import errno
 import json
+import re
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,6 +20,7 @@ from coterie.deployment.site.site_toml import Disclosure, Member
 from coterie.engines.journal import Journal
 from coterie.engines.policy import BelowQuorum
 from coterie.errors import CoterieError
+from tests.cli.harness import coterie as coterie_command
 from tests.deployment.hospitals import EXACT, FORMULA, TASK, begin, folders, heart, transport
 from tests.messages import names
 
@@ -60,6 +64,18 @@ def test_the_exact_fit_is_that_of_one_table(exact, table):
     assert np.isfinite(there.predict(asked)["prediction"]).all()
 
 
+def test_a_hospital_predicts_its_rows_as_the_page_says(exact, table, tmp_path, monkeypatch):
+    text = (Path(__file__).parents[3] / "docs" / "hospitals.md").read_text(encoding="utf-8")
+    said = re.search(r"^\$ coterie (predict .*?)```", text, re.DOTALL | re.MULTILINE)[1].replace("\\\n", "")
+    words, *lines = said.splitlines()
+    monkeypatch.chdir(tmp_path)
+    table[table["hospital"] == "hungary"].drop(columns="hospital").to_csv("hungary.csv", index=False)
+    shutil.copytree(exact, "heart/coordinator/runs/exact")
+    assert coterie_command(*words.split()).out.splitlines() == lines
+    found = pd.read_csv("predictions.csv")
+    assert found["prediction"].notna().sum() == 293 and found.columns[0] == "site"
+
+
 @pytest.mark.parametrize("family", ["binomial", "gaussian"])
 def test_weights_are_relative_to_the_mean_of_all_sites(family, tmp_path):
     """A constant factor is none, and the fit is that of one table, held-out losses too."""
@@ -75,6 +91,7 @@ def test_weights_are_relative_to_the_mean_of_all_sites(family, tmp_path):
     here = coterie.fit(
         frame, "y ~ x", client="site", family=family, weights="w", method="given-strengths", gamma=3.0, splits=1
     )
+    assert there.weights == here.weights == "w" and there.mean_weight == pytest.approx(here.mean_weight)
     np.testing.assert_allclose(there.model.client, here.model.client, rtol=1e-10, atol=1e-12)
     losses = there.comparison["loss_clients"]
     np.testing.assert_allclose(losses, here.comparison["loss_clients"][losses.index], rtol=1e-10)

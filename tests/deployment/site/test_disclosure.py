@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain, combinations
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,7 @@ from coterie.methods.groups.find import halved
 from coterie.methods.networks.spaces import embed, radii
 from coterie.methods.tree.penalised_tree import describe
 from coterie.objectives.clipped_gradients import clipped_gradients
+from coterie.options import declared
 from tests.deployment import hostile
 from tests.deployment.sites import say
 
@@ -555,3 +557,9 @@ def test_rows_of_clients_that_may_be_told_are_those_of_labels(tmp_path):
                 clipped_gradients(objective, theta, 1.0), clipped_gradients(alone, theta, 1.0, used)
             )
     assert said == [[40, 40]] * 3
+
+
+def test_the_page_for_hospitals_has_every_rule():
+    page = (Path(__file__).parents[3] / "docs" / "hospitals.md").read_text(encoding="utf-8")
+    rules = page[page.index("| rule | default |") :].partition("\n\n")[0]
+    assert [name for name in declared(Disclosure) if f"`{name}`" not in rules] == []
