@@ -98,7 +98,7 @@ def test_whatever_byte_changes_the_numbers_are_the_same(seed):
     expected = last(tied(Remote(transport(problem, PARTS)), steps=6))
     place = Damaging({name: node.receive for name, node in nodes(problem, PARTS).items()}, seed)
     found = last(tied(Remote(place, policy=policy), steps=6))
-    assert place.damaged > 10
+    assert place.damaged > 0
     for name, value in expected.items():
         np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(value), err_msg=name)
 

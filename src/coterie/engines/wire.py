@@ -151,21 +151,24 @@ def _write_leaf(value: Any, form: Form, data: Data, depth: int) -> None:
         data.append(_text(value))
 
 
-def _write_tree(value: Any, form: Form, data: Data, depth: int) -> None:
-    if isinstance(value, Mapping):
-        form += b"d" + _number(len(value))
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise CoterieError(f"A dict in a message needs text keys, not {key!r}.")
-            form += _text(key)
-            _write(item, form, data, depth + 1)
-    elif isinstance(value, list | tuple):
-        form += b"l" + _number(len(value))
-        for item in value:
-            _write(item, form, data, depth + 1)
-    else:
-        form += b"P" if isinstance(value, PerRow) else b"C"
-        _write(value.value, form, data, depth + 1)
+def _write_dict(value: Mapping[str, Any], form: Form, data: Data, depth: int) -> None:
+    form += b"d" + _number(len(value))
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise CoterieError(f"A dict in a message needs text keys, not {key!r}.")
+        form += _text(key)
+        _write(item, form, data, depth + 1)
+
+
+def _write_list(value: Any, form: Form, data: Data, depth: int) -> None:
+    form += b"l" + _number(len(value))
+    for item in value:
+        _write(item, form, data, depth + 1)
+
+
+def _write_rows(value: PerRow | PerCluster, form: Form, data: Data, depth: int) -> None:
+    form += b"P" if isinstance(value, PerRow) else b"C"
+    _write(value.value, form, data, depth + 1)
 
 
 def _write_ragged(value: Ragged, form: Form, data: Data, depth: int) -> None:
@@ -197,7 +200,9 @@ def _little(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], bytes]:
 _WRITERS: dict[Any, Callable[[Any, Form, Data, int], None]] = {
     np.generic: _write_array,  # before float, str and bytes, of which some are kinds
     **dict.fromkeys((type(None), bool, int, float, str, bytes), _write_leaf),
-    **dict.fromkeys((dict, list, tuple, PerRow, PerCluster, Mapping), _write_tree),
+    **dict.fromkeys((dict, Mapping), _write_dict),
+    **dict.fromkeys((list, tuple), _write_list),
+    **dict.fromkeys((PerRow, PerCluster), _write_rows),
     np.ndarray: _write_array,
     Ragged: _write_ragged,
 }
