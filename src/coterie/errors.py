@@ -27,6 +27,10 @@ class NotIdentified(CoterieError):
     """The table cannot tell the wanted numbers apart, however long a method runs."""
 
 
+class NotAll(CoterieError):
+    """Clients did not answer, and what was asked leaves nobody out without a word."""
+
+
 class NoRows(CoterieError):
     """A table has no row that can be used; a site without rows takes no part in a run, which goes on."""
 

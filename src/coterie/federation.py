@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from coterie.errors import CoterieError, NoSuchName, listed
+from coterie.errors import CoterieError, NoSuchName, NotAll, listed
 from coterie.imports import marks_work
 from coterie.numerics import keyed_random
 
@@ -326,7 +326,7 @@ class Sums(Replies):
 def require_all_replies(replies: R) -> R:
     """The replies; a CoterieError if a client did not answer: exact sums leave nobody out without a word."""
     if missing := len(replies.missing):
-        raise CoterieError(
+        raise NotAll(
             f"{missing:,} of {missing + len(replies.rows):,} clients did not answer, and this needs them all: ask "
             "again, or leave them out of the federation."
         )

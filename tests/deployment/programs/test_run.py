@@ -176,6 +176,28 @@ def test_below_the_quorum_a_run_stops_and_goes_on(place, exact):
     np.testing.assert_array_equal(fitted(home).model.client, straight.model.client)
 
 
+def test_an_exact_fit_that_went_on_without_a_site_names_it_and_the_remedy(place):
+    """The exchange was counted, so the same name arrives there again, with all sites back too."""
+    coordinator, homes = place
+    home, lame, asked = begin(coordinator, "lame", EXACT), transport(homes), [0]
+
+    def receive(data, inner=lame._receivers["hungary"]):
+        asked[0] += 1
+        return inner(data) if asked[0] < 9 else None
+
+    lame._receivers["hungary"] = receive
+    config = Config.read(coordinator)
+    replace(config, policy={"deadline": 0.2, "pause": 0.05, "min_clients": 3}).write(coordinator)
+    try:
+        with pytest.raises(CoterieError, match=names("hungary not answer hierarchical all sites another name")):
+            run(lame, coordinator, "lame")
+        assert read_status(home)["state"] == "failed" and "hungary" in read_status(home)["why"]
+        with pytest.raises(CoterieError, match="another name"):
+            run(transport(homes), coordinator, "lame")
+    finally:
+        config.write(coordinator)
+
+
 def test_a_program_of_the_coordinators_own(place, table):
     coordinator, homes = place
     (coordinator / "programs_of_mine.py").write_text(

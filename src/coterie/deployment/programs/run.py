@@ -23,7 +23,7 @@ from coterie.deployment.schema import Schema, clusters_of, design_of
 from coterie.engines import checkpoint
 from coterie.engines.policy import BelowQuorum, Exchanged, Policy
 from coterie.engines.remote import Remote, Transport
-from coterie.errors import CoterieError, fitting, nearest
+from coterie.errors import CoterieError, NotAll, fitting, listed, nearest
 from coterie.families import DEFAULT
 from coterie.imports import import_object
 from coterie.methods.registry import TRAINED, trained_method
@@ -60,6 +60,14 @@ def run(transport: Transport, folder: str | Path, run_id: str, expected: str | N
     except OSError as problem:
         why = (problem.strerror or str(problem)).lower()
         text = f"The coordinator cannot write in '{home}' ({why}): put that right, then run again, and it goes on."
+        log.end("failed", text)
+        raise CoterieError(text) from problem
+    except NotAll as problem:  # counted all the same: under its name the run would go through it again
+        who = listed(log.status["missing"]) or "a site"
+        text = (
+            f"In an exchange {who} did not answer, and {program.program} needs all sites: run it under "
+            'another name. With min_clients = "all" under [policy] a run waits there, and goes on.'
+        )
         log.end("failed", text)
         raise CoterieError(text) from problem
     except Exception as problem:
