@@ -8,6 +8,7 @@ import pytest
 
 import coterie
 from coterie.engines.inprocess import InProcess
+from coterie.engines.loopback import Loopback
 from coterie.errors import CoterieError
 from coterie.methods.local_training.frame import Frame, InFrame, turned, well_scaled
 from coterie.methods.problem_and_estimates import GroupedProblem
@@ -279,3 +280,18 @@ def test_work_in_a_frame_keeps_state_and_counts_gradients():
             ends.append(w - 0.5 * residual @ X[lo:hi] / glm.weights[lo:hi].sum())
         w = share @ np.array(ends)
     np.testing.assert_allclose(state["w"], w, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["ditto", "ifca", "group-sgd", "found-groups"])
+def test_over_sites_behind_a_wire_the_numbers_are_those_of_one_process(method):
+    glm, towns = clients_of(shops(), "y", "gaussian"), np.repeat(np.arange(3), 4)
+    problem = GroupedProblem(ClusterTree((np.zeros(3, dtype=np.int64),)), "gaussian", np.array([0, 1]), 0)
+    rounds = {"rounds": 8, **({"k": 2} if method == "found-groups" else {})}
+    here = FITTED[method].fit(InProcess(glm, towns), problem, rounds=rounds)
+    there = FITTED[method].fit(
+        Loopback(glm, towns, sites=[[0, 3, 9], [1, 2, 4, 11], [5, 6, 7, 8, 10]]), problem, rounds=rounds
+    )
+    np.testing.assert_allclose(there.client, here.client, rtol=1e-9)
+    np.testing.assert_allclose(there.root, here.root, rtol=1e-9)
+    np.testing.assert_allclose(there.nodes[0], here.nodes[0], rtol=1e-9)
+    assert there.info["training"].get("groups") == here.info["training"].get("groups")
