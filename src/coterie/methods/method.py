@@ -15,6 +15,8 @@ from coterie.options import annotated, check, need_names
 
 STEPS: dict[str, Any] = {"eta": 0.1, "B": 10}
 EVERYTHING = ("*",)
+TRAINED_ON_ROWS = "local_training.fit:fit"
+"""The function that trains a class of rounds on a table."""
 Relation = Literal["nothing", "layers", "tree", "groups", "found groups", "network", "main client"]
 
 
@@ -72,7 +74,7 @@ class Method:
     @property
     def length(self) -> str:
         """Which of the options over rounds says how many of them, or steps, there are."""
-        return "rounds" if "name" in self.fit_with else "steps"
+        return "rounds" if self.fits == TRAINED_ON_ROWS else "steps"
 
     @property
     def networked(self) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.errors import CoterieError, nearest
-from coterie.methods.method import EVERYTHING, STEPS, Method, Relation
+from coterie.methods.method import EVERYTHING, STEPS, TRAINED_ON_ROWS, Method, Relation
 
 if TYPE_CHECKING:
     from coterie.methods.problem_and_estimates import GroupedProblem
@@ -67,7 +67,7 @@ def _trains(
     usual: dict[str, Any] = {"takes": ("rounds",), "asked": True, "turns": True, "defaults": STEPS | defaults}
     usual |= {"rounds": "local_training.fit:Rounds", "fit_with": {"name": name}}
     usual |= {"clustered" if about == "groups" else "flat": True}
-    return Method(name, summary, about, trains=path, **usual | {"fits": "local_training.fit:fit"} | (more or {}))
+    return Method(name, summary, about, trains=path, **usual | {"fits": TRAINED_ON_ROWS} | (more or {}))
 
 
 _ASYNC = _nets("clustered_l2gd.training:AsyncL2GDTraining", _COINS, tau=10)

@@ -7,17 +7,19 @@ import pandas as pd
 import pytest
 
 import coterie
+from coterie.deployment.site.prepared_data import works
 from coterie.engines.inprocess import InProcess
 from coterie.engines.loopback import Loopback
 from coterie.errors import CoterieError
 from coterie.methods.local_training.frame import Frame, InFrame, turned, well_scaled
+from coterie.methods.method import TRAINED_ON_ROWS
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.registry import FITTED, METHODS
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import ClusterTree
 from coterie.report.fit_page import render
 
-TRAIN = [name for name, method in FITTED.items() if method.trains and method.rounds]
+TRAIN = [name for name, method in FITTED.items() if method.fits == TRAINED_ON_ROWS]
 SPLIT = {"fedper": "x", "fedrep": "x"}
 FAMILIES = {"gaussian": "y", "binomial": "won", "poisson": "count"}
 
@@ -251,6 +253,14 @@ def test_in_a_frame_losses_are_the_same_and_all_rows_have_curvature_one(family, 
     again = Frame.of_row(frame.row)
     np.testing.assert_array_equal(again.R, frame.R)
     assert again.size == frame.size
+
+
+def test_a_site_sees_which_work_is_meant_inside_a_frame():
+    inside = {"work": "coterie.methods.local_training.frame:in_frame", "message": {"inner": "ditto:update", "w": 0}}
+    named = [inside["work"], "coterie.methods.ditto:update"]
+    assert works(inside) == named
+    noisy = {"inner": inside["work"], "message": inside["message"]}
+    assert works({"work": "coterie.engines.privacy.site_guard:noisy", "message": noisy})[1:] == named
 
 
 def test_rows_of_another_outcome_are_not_taken_for_those_that_were_turned():

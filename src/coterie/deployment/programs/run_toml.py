@@ -11,6 +11,7 @@ from coterie import files
 from coterie.deployment import toml
 from coterie.deployment.federation_toml import RUN, Config
 from coterie.errors import CoterieError, nearest
+from coterie.methods.method import TRAINED_ON_ROWS
 from coterie.methods.registry import FITTED, TRAINED
 from coterie.options import Option, check
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from coterie.deployment.schema import Schema
 
 CHECK = "check"
-_FITS = [name for name, method in FITTED.items() if name not in TRAINED or not method.rounds]
+_FITS = [name for name, method in FITTED.items() if method.fits != TRAINED_ON_ROWS]
 """Methods of ``coterie fit`` that run on the tables of sites."""
 _NETWORKED = "similarity-network"
 

@@ -24,8 +24,9 @@ from coterie.deployment.site.table import ROWS, arrays, guarded_arrays, told_cou
 from coterie.engines import checkpoint, wire
 from coterie.errors import CoterieError, NoRows
 from coterie.families import DEFAULT
-from coterie.federation import find_work
+from coterie.federation import find_work, work_name
 from coterie.imports import import_object
+from coterie.methods.local_training.frame import ROOM, in_frame
 
 KINDS = ("table", "factory")
 _TABLE: dict[str, Any] = {
@@ -170,11 +171,16 @@ def _from_factory(folder: Path, member: Member, task: Mapping[str, Any]) -> Prep
 
 
 def works(request: Mapping[str, Any]) -> list[str]:
-    """The works that a request names: its own and, of a sum with noise, those that are inside of it."""
+    """The works that a request names: its own, and those inside of a sum with noise, or of work in a frame."""
     names, message = [str(request.get("work"))], request.get("message")
-    while names[-1].startswith("coterie.engines.privacy.") and isinstance(message, Mapping) and "inner" in message:
-        names.append(str(message["inner"]))
-        message = message.get("message")
+    while isinstance(message, Mapping) and "inner" in message:
+        if names[-1] == work_name(in_frame):
+            names.append(f"{ROOM}{message['inner']}")
+        elif names[-1].startswith("coterie.engines.privacy."):
+            names.append(str(message["inner"]))
+            message = message.get("message")
+        else:
+            break
     return names
 
 
