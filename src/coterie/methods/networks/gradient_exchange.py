@@ -66,7 +66,8 @@ class GradientExchange(Compression):
 
     def init(self, fed: Federation, d: int) -> State:
         """What is remembered before the first step; a CoterieError for clients of another number of parameters."""
-        about = require_all_replies(fed.ask(shape, local=self.local is not None))
+        local: dict[str, Any] = {} if self.local is None else {"local": True}
+        about = require_all_replies(fed.ask(shape, **local))
         if not (about["dim"] == d).all():
             other = int(about["dim"][about["dim"] != d][0])
             raise CoterieError(f"The layout has {d} parameters and a client's model {other}: make it of the same ones.")
