@@ -77,3 +77,7 @@ def test_a_port_is_free_or_waited_for_or_named():
             processes.need_free_port(port, 0.2)
     processes.need_free_port(port, 5.0)
     assert not processes.listens("127.0.0.1", port)
+
+
+def test_a_run_that_takes_too_long_says_where_to_look(tmp_path):
+    assert f"coterie federation status {tmp_path}" in str(processes.late(tmp_path, "check-3", 40.0))

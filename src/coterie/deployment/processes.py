@@ -88,9 +88,12 @@ def need_stopped(folder: Path, pid: int | None) -> None:
         raise CoterieError(f"{folder} runs already, as process {pid}: stop it first.")
 
 
-def late(run_id: str, timeout: float) -> CoterieError:
+def late(folder: Path, run_id: str, timeout: float) -> CoterieError:
     """That a run took too long."""
-    return CoterieError(f"Run '{run_id}' did not end within {timeout:g} s: run it again to go on.")
+    return CoterieError(
+        f"Run '{run_id}' did not end within {timeout:g} s: 'coterie federation status {folder}' says who is connected. "
+        "Run it again to go on."
+    )
 
 
 def await_ready(process: subprocess.Popen[bytes] | None, ready: Callable[[], bool], seconds: float) -> bool:

@@ -119,7 +119,7 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
         if now > end:
             with suppress(CoterieError):
                 flwr(folder, "stop", job)
-            raise processes.late(run_id, timeout)
+            raise processes.late(folder, run_id, timeout)
         if now - looked > _LOOK:
             looked = now
             _need_running(folder)

@@ -176,7 +176,7 @@ def carry_out(
                 return
             if outcome.state == "late":
                 _abort_jobs(operator, run_id)
-                raise processes.late(run_id, timeout)
+                raise processes.late(folder, run_id, timeout)
             if outcome.error not in _AGAIN:
                 raise CoterieError(f"Run {run_id!r} failed: {outcome.message}")
             number = int(RunLog(path).status["exchange"])
