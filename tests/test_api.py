@@ -62,6 +62,13 @@ def test_a_network_and_a_main_client_are_relations():
         helped.client("c2")
 
 
+def test_methods_that_are_named_are_compared_on_a_table():
+    found = coterie.compare(table(), "y ~ x", "school", methods=["hierarchical", "ditto"], rounds=3, splits=1)
+    assert list(found.index) == ["local", "pooled", "hierarchical", "ditto"]
+    with pytest.raises(CoterieError, match=names("no method 'dito' Did you mean 'ditto'")):
+        coterie.compare(table(), "y ~ x", "school", methods=["dito"])
+
+
 def test_several_seeds_give_evidence_and_the_first_the_models():
     both = coterie.fit((X, Y, CLIENT), SOFTMAX, method="ditto", rounds=FEW, seed=[3, 4])
     first = coterie.fit((X, Y, CLIENT), SOFTMAX, method="ditto", rounds=FEW, seed=3)

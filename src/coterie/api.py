@@ -186,14 +186,19 @@ def fit(  # type: ignore[misc]
 def compare(rows: Any, *arguments: Any, methods: Sequence[str] | None = None, **options: Any) -> pd.DataFrame:
     """Only the comparison of :func:`fit`, with the same arguments: a row for each method.
 
-    ``methods`` are names of those to compare with `local` and `pooled`, which are always in; by default those that fit
-    what is known of the clients.
+    ``methods`` are names of those to compare with `local` and `pooled`, which are always in ("all" for all that apply);
+    by default those that fit what is known of the clients.
     """
+    return compared(rows, *arguments, methods=["auto"] if methods is None else methods, **options).comparison
+
+
+def compared(rows: Any, *arguments: Any, methods: Sequence[str], **options: Any) -> FitResult | TrainingResult:
+    """What :func:`compare` makes its table of, with the report and the best method's models."""
     bound = inspect.signature(fit).bind(rows, *arguments, **options)
     bound.apply_defaults()
     if bound.arguments["splits"] == 0:
         raise CoterieError("A comparison needs at least one split.")
-    return _fit(bound.arguments, ["auto"] if methods is None else methods).comparison
+    return _fit(bound.arguments, methods)
 
 
 _BELONGS = {
@@ -223,7 +228,7 @@ def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> Fit
         from coterie.results.training_result import train
 
         return train(Config.of(sections(rows, model, given)), methods)
-    return _fit_table(rows, arguments)
+    return _fit_table(rows, arguments | {"methods": tuple(methods or ())})
 
 
 def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitResult | TrainingResult:
@@ -232,22 +237,17 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
         raise CoterieError("Say what a client's model is, after the rows: a formula, or coterie.Torch(...).")
     named = isinstance(source, Mapping)
     tables, folder = (dict(source), Path()) if named else (document(source), local(source).absolute().parent)
-    if is_of_table(tables):
+    if table_config.is_of_table(tables):
         found, arguments = table_config.arguments(tables if rows is None else with_source(tables, "rows"), folder)
-        na_values = arguments.pop("na_values", None)
-        bound = inspect.signature(fit).bind(None, arguments.pop("formula"), **arguments)
+        more = {"na_values": arguments.pop("na_values", None), "methods": tuple(methods or ())}
+        bound = inspect.signature(fit).bind(found if rows is None else rows, arguments.pop("formula"), **arguments)
         bound.apply_defaults()
-        return _fit_table(found if rows is None else rows, bound.arguments | {"na_values": na_values})
+        return _fit_table(bound.arguments["rows"], bound.arguments | more)
     from coterie.results.training_result import train
 
     if rows is not None:
         tables = with_source(tables, in_memory.rows(rows))
     return train(Config.of(tables, folder), methods)
-
-
-def is_of_table(tables: Mapping[str, Any]) -> bool:
-    """Whether a configuration has a formula."""
-    return isinstance(tables.get("model"), Mapping) and "formula" in tables["model"]
 
 
 def with_source(tables: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -265,6 +265,19 @@ def _alike(value: Any, default: Any) -> bool:
 def _fit_table(df: Any, arguments: dict[str, Any]) -> FitResult:
     """A formula on a table."""
     start = perf_counter()
+    fitting, fingerprint = _fitting(df, arguments)
+    return fitting.result(start, fingerprint)
+
+
+def prepared(rows: Any, **options: Any) -> Fitting:
+    """What :func:`fit` would fit, with its arguments: the clients and options, checked, before any work."""
+    bound = inspect.signature(fit).bind(rows, options.pop("formula"), **options)
+    bound.apply_defaults()
+    return _fitting(rows, bound.arguments)[0]
+
+
+def _fitting(df: Any, arguments: dict[str, Any]) -> tuple[Fitting, str]:
+    """A fit of a table, once its rows are read and its options are checked; and the fingerprint of the rows."""
     formula, names = arguments["model"], ("offset", "weights", "order_by", "split_by")
     client, cluster = as_name("client", arguments["client"]), as_names("cluster", arguments["cluster"])
     table = Table.of(_read(df, arguments) if isinstance(df, (str, Path)) else df)
@@ -273,7 +286,7 @@ def _fit_table(df: Any, arguments: dict[str, Any]) -> FitResult:
     arguments |= {"rounds": over_rounds(arguments), "shared": as_names("shared", arguments["shared"])}
     for name in names[2:]:
         as_names(name, arguments[name])
-    options = Options(**{name: arguments[name] for name in declared(Options)})
+    options = Options(**{name: arguments[name] for name in declared(Options)}, methods=arguments.get("methods", ()))
     clients, design = prepare(table, formula, client, cluster, options.family, offset, weights, missing)
     order, groups = _column(table, order_by, clients), _column(table, split_by, clients)
     if order is not None and options.splits:
@@ -298,7 +311,7 @@ def _fit_table(df: Any, arguments: dict[str, Any]) -> FitResult:
     source = about.get("source") or f"{in_memory.MARK}table {fingerprint}"
     said = {**arguments, **about, "rounds": options.rounds, "formula": formula, "client": client, "cluster": cluster}
     call = table_config.written(source, said)
-    return replace(fitting, call=call).result(start, fingerprint)
+    return replace(fitting, call=call), fingerprint
 
 
 def _read(path: str | Path, arguments: dict[str, Any]) -> pd.DataFrame:

@@ -46,6 +46,20 @@ def test_a_seed_repeats_and_another_differs():
     assert not np.allclose(losses(1), losses(2))
 
 
+def test_a_configuration_of_a_table_and_methods_by_name(folder):
+    (folder / "call.toml").write_text(
+        '[data]\nsource = "table.csv"\nclient = "school"\n[model]\nformula = "score ~ hours"\n[evidence]\nsplits = 1\n'
+    )
+    ran = coterie("compare", "call.toml", "--methods", "hierarchical,fedavg", "--out", "t.csv", "--report", "r.html")
+    assert (ran.code, ran.err) == (0, "")
+    assert list(pd.read_csv("t.csv")["method"]) == ["local", "pooled", "hierarchical", "fedavg"]
+    assert "Which model is best for every" in (folder / "r.html").read_text()
+    ran = coterie("fit", "call.toml", "--out", "model")
+    assert (ran.code, ran.err) == (0, "")
+    expected = package.fit(package.read_table("table.csv", ["school"]), "score ~ hours", "school", splits=1)
+    pd.testing.assert_frame_equal(package.load("model").client_coefficients, expected.client_coefficients)
+
+
 def test_given_strengths_are_compared_too():
     ran = coterie(*ARGUMENTS, "--gamma", "0.1,1,10", "--splits", "2")
     assert ran.code == 0

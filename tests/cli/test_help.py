@@ -28,6 +28,7 @@ OPTIONS = {
     "compare": [*COMPARE, "--methods", "--report"],
     "predict": ["--interval", "--client", "--missing", "--keep", "--out"],
     "report": ["--out"],
+    "methods": ["--model", "--engine", "--table"],
     "data": ["list", "show", "fetch"],
     "federation": [
         "init",

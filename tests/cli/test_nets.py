@@ -187,7 +187,7 @@ def test_a_method_of_one_s_own_is_compared_trained_and_resumed(folder, own):
         (["compare", "digits.toml", "--formula", "y ~ x", "--seed", "3"], "leave out --formula, --seed."),
         (["compare", "digits.toml", "--methods", "ditt"], "Did you mean 'ditto'"),
         (["compare", "digits.toml", "--report", "r.pdf"], "does not end in .html"),
-        (["compare", "t.csv", "--methods", "ditto"], "is a table: leave out --methods."),
+        (["fit", "t.csv", "--resume"], "is a table: leave out --resume."),
         (["compare", "t.csv"], "Missing option '--formula'"),
         (["compare", "t.csv", "--formula", "y ~ x"], "Missing option '--client'"),
         (

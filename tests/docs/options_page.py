@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 
+from coterie.cli.methods import runs_on
 from coterie.deployment.column_types import SchemaColumn
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.site.site_toml import Disclosure, Member
@@ -48,11 +49,12 @@ def page() -> str:
 
 def methods() -> str:
     """All methods: what each is, what it knows of clients' relations, and where it is used."""
-    lines = ["## Methods", "", "| name | what it is | about | for |", "|---|---|---|---|"]
+    lines = ["## Methods", "", "| name | what it is | about | needs | for | paper |", "|---|---|---|---|---|---|"]
     for m in METHODS.values():
-        where = " and ".join([*["tables"] * bool(m.fits), *["any objective"] * bool(m.trains)])
-        lines.append(f"| `{m.name}` | {m.summary} | {m.relation} | {where} |")
-    return "\n".join([*lines, ""])
+        cells = (f"`{m.name}`", m.summary, m.relation, m.needs, runs_on(m), m.paper)
+        lines.append(f"| {' | '.join(map(cell, cells))} |")
+    left = [why for m in METHODS.values() for why in m.not_for.values()]
+    return "\n".join([*lines, "", *(f"- {why}" for why in left), ""])
 
 
 def section(title: str, *classes: type) -> str:

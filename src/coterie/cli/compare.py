@@ -11,7 +11,16 @@ from coterie.cli import nets
 from coterie.cli import options as o
 from coterie.cli.common import Force, check_page, check_table, new_file, say, write_table
 from coterie.cli.fit import OPTIONS as FIT
-from coterie.cli.fit import TableOrConfig, fit_table, inputs, is_configuration, print_comparison, say_notes
+from coterie.cli.fit import (
+    TableOrConfig,
+    fit_configured,
+    fit_table,
+    inputs,
+    is_configuration,
+    of_nets,
+    print_comparison,
+    say_notes,
+)
 from coterie.errors import CoterieError
 
 EXAMPLE = 'Example: coterie compare students.csv --formula "mAch ~ cses" --client school --cluster sector'
@@ -19,7 +28,7 @@ EXAMPLE = 'Example: coterie compare students.csv --formula "mAch ~ cses" --clien
 Out = Annotated[
     Path | None, new_file("--out", "FILE", "Write the comparison as .csv or .parquet, with all its columns.")
 ]
-OPTIONS = {name: p for name, p in FIT.items() if name not in ("method", "rounds")}
+OPTIONS = {name: p for name, p in FIT.items() if name != "method"}
 
 
 @o.takes(OPTIONS)
@@ -35,9 +44,10 @@ def compare(
     """Compare the methods on held-out rows of every client; no model is kept."""
     if out is not None:
         check_table(out, inputs(table, context.params["network"]), force, "compare")
-    if is_configuration(context, table, {"out", "force", *nets.OWN}):
-        if report is not None:
-            check_page(report, [table], force)
+    if report is not None:
+        check_page(report, [table], force)
+    configured = is_configuration(context, table, {"out", "force", "methods", "report"})
+    if configured and of_nets(table):
         found = nets.compare_nets(table, methods)
         if out is not None:
             write_table(found.table.reset_index(), out, "compare")
@@ -49,10 +59,14 @@ def compare(
         return
     if context.params["splits"] == 0:
         raise CoterieError("A comparison needs at least one split.")
-    result = fit_table(context)
+    asked = nets.names(methods) or ["auto"]
+    result = fit_configured(table, asked) if configured else fit_table(context, asked)
     if result.comparison.empty:
         raise CoterieError(f"{result.reason} There is nothing to compare the methods on.")
     print_comparison(result)
     say_notes(result)
     if out is not None:
         write_table(result.comparison.reset_index(), out, "compare")
+    if report is not None:
+        result.report(report)
+        say(f"Report: {report}")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -71,7 +71,8 @@ def fit(
     force: Force = False,
 ) -> None:
     """Find the best model for every client, and show that it is the best."""
-    if is_configuration(context, table, {"out", "force", *nets.OWN}):
+    configured = is_configuration(context, table, {"out", "force", "methods", *nets.OWN})
+    if configured and of_nets(table):
         nets.fit_nets(table, methods, out, resume, strict, force)
         return
     from coterie.report.words import one
@@ -81,7 +82,8 @@ def fit(
         check_folder(out)
         need_room(out / "model.json", read, force, our_document("coterie model"), "another folder")
         need_room(out / "report.html", read, force, our_page, "another folder")
-    result = fit_table(context)
+    asked = nets.names(methods)
+    result = fit_configured(table, asked) if configured else fit_table(context, asked)
     if out is not None:
         with status("Writing the report ..."):
             keep(result, out, force)
@@ -115,7 +117,7 @@ def is_configuration(context: typer.Context, table: Path, allowed: set[str]) -> 
     return found
 
 
-def fit_table(context: typer.Context) -> FitResult:
+def fit_table(context: typer.Context, methods: list[str] | None = None) -> FitResult:
     """Read the table and fit it: a command's options are the arguments of coterie.fit."""
     options = {name: value for name, value in context.params.items() if name in OPTIONS}
     options |= {name: tuple(options[name] or ()) for name in ("cluster", "shared")}
@@ -125,10 +127,28 @@ def fit_table(context: typer.Context) -> FitResult:
         options["rounds"] = with_budget(options["rounds"], budget, options["method"])
     options["network"] = described(options["network"])
     with reading(context.params, "Comparing the methods ...") as df:
-        from coterie.api import fit as fit_frame
+        return _fitted(df, options.pop("formula"), methods=methods, **options)
 
-        result: FitResult = fit_frame(df, options.pop("formula"), **options)
-        return result
+
+def fit_configured(path: Path, methods: list[str] | None) -> FitResult:
+    """Fit the table that a configuration with a formula names."""
+    with status("Comparing the methods ..."):
+        return _fitted(str(path), methods=methods)
+
+
+def _fitted(*arguments: Any, methods: list[str] | None, **options: Any) -> FitResult:
+    from coterie import api
+
+    found = api.compared(*arguments, methods=methods, **options) if methods else api.fit(*arguments, **options)
+    return cast("FitResult", found)
+
+
+def of_nets(path: Path) -> bool:
+    """Whether a configuration has no formula."""
+    from coterie.results.table_config import is_of_table
+    from coterie.runs.config import document
+
+    return not is_of_table(document(path))
 
 
 @contextmanager

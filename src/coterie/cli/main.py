@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from coterie.cli import advise, compare, data, federation, fit, predict, report
+from coterie.cli import advise, compare, data, federation, fit, methods, predict, report
 from coterie.cli.common import OUTPUTS, Commands, complain, interrupted
 from coterie.errors import CoterieError
 
@@ -25,6 +25,7 @@ app.command(epilog=predict.EXAMPLE)(predict.predict)
 app.command(epilog=compare.EXAMPLE)(compare.compare)
 app.command(epilog=advise.EXAMPLE)(advise.advise)
 app.command(epilog=report.EXAMPLE)(report.report)
+app.command(epilog=methods.EXAMPLE)(methods.methods)
 app.add_typer(federation.app, name="federation")
 app.add_typer(data.app, name="data")
 

@@ -40,7 +40,7 @@ Strict = Annotated[
     typer.Option("--strict", help="Stop at the first client whose data or steps are broken.", rich_help_panel=_PANEL),
 ]
 Report = Annotated[Path | None, new_file("--report", "FILE", "Write the report as .html.", _PANEL)]
-OWN = {"methods", "resume", "strict", "report"}
+OWN = {"resume", "strict"}
 """Options that a table has not."""
 
 

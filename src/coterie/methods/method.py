@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cached_property, partial
 from importlib import import_module
+from importlib.util import find_spec
 from operator import attrgetter
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from coterie.errors import RAISED, CoterieError
 from coterie.options import annotated, check, need_names
 
+STRENGTHS = ("gamma", "lam", "alpha")
 STEPS: dict[str, Any] = {"eta": 0.1, "B": 10}
 EVERYTHING = ("*",)
 TRAINED_ON_ROWS = "local_training.fit:fit"
@@ -49,6 +51,7 @@ class Method:
     gradients: bool = False  # sends gradients, to which the model's clip and momentum of local steps do not apply
     normalises: bool = False  # is about layers that normalise, one of which a model must have
     pool_rows: bool = False  # trains one client that holds all rows
+    paper_module: str = ""  # the module that reads like its paper, where it is not called like the method
 
     @cached_property
     def fit(self) -> Callable[..., Any]:
@@ -60,11 +63,33 @@ class Method:
         """The class of rounds."""
         return _imported(self.trains if self.user_defined else f"coterie.methods.{self.trains}")
 
+    @property
+    def options_of_fit(self) -> Any:
+        """The class of options over rounds of a table."""
+        return _imported(f"coterie.methods.{self.rounds}")
+
     def over_rounds(self, given: Mapping[str, Any]) -> Any:
         """A user's options over rounds, checked; a CoterieError for a name or a value that cannot be."""
-        return _imported(f"coterie.methods.{self.rounds}").of(
-            given, **{k: v for k, v in self.fit_with.items() if k in ("corrected", "name")}
-        )
+        return self.options_of_fit.of(given, **{k: v for k, v in self.fit_with.items() if k in ("corrected", "name")})
+
+    @property
+    def needs(self) -> str:
+        """What must be known of clients, or be part of a model, in words; empty where nothing must."""
+        by_relation = {"groups": "known groups", "main client": "main clients, or all are", "network": "who is alike"}
+        parts = [by_relation.get(self.relation, "")]
+        parts += ["shared and personal layers (columns)"] * bool(self.layout and self.splits)
+        parts += ["layers that normalise"] * self.normalises + ["own intercepts"] * self.intercept
+        parts += ["clusters"] * (self.clustered and not self.groups) + ["given strengths"] * (self.takes == STRENGTHS)
+        parts += ["several rows of some clients"] * self.learns
+        return ", ".join(filter(None, parts))
+
+    @property
+    def paper(self) -> str:
+        """The first line of the module that reads like its paper."""
+        own = self.paper_module or self.name.replace("-", "_")
+        paths = [own, *(path.partition(":")[0] for path in (self.trains, self.fits) if path)]
+        modules = [path for path in paths if find_spec(f"coterie.methods.{path}") is not None]
+        return (import_module(f"coterie.methods.{modules[0]}").__doc__ or "").partition("\n")[0].rstrip(":")
 
     @property
     def corrected(self) -> bool | None:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.errors import CoterieError, nearest
-from coterie.methods.method import EVERYTHING, STEPS, TRAINED_ON_ROWS, Method, Relation
+from coterie.methods.method import EVERYTHING, STEPS, STRENGTHS, TRAINED_ON_ROWS, Method, Relation
 
 if TYPE_CHECKING:
     from coterie.methods.problem_and_estimates import GroupedProblem
 
 LEARNING = ("covariance", "reml", "own", "residual")
-STRENGTHS = ("gamma", "lam", "alpha")
 _LEARNS: dict[str, Any] = {"takes": LEARNING, "learns": True}
 _FLAT: dict[str, Any] = {"flat": True, "clustered": True}
 _SHRINKS: dict[str, Any] = {"takes": STRENGTHS + LEARNING, "learns": True, "asked": True}
@@ -43,9 +42,10 @@ _LAYERS: dict[str, Any] = {"layout": "personal"}
 _OVER: dict[str, Any] = {"takes": (*STRENGTHS, "rounds"), "learns": True, "asked": True, "whole": True}
 
 
-def _exact(name: str, summary: str, fits: str, about: Relation = "tree", **more: Any) -> Method:
-    """A method for tables that solves for the optimum, in whatever columns."""
-    return Method(name, summary, about, fits=fits, turns=True, **more)
+def _exact(name: str, summary: str, fits: str, near: str, about: Relation = "tree", **more: Any) -> Method:
+    """A method for tables that solves for the optimum, in whatever columns; ``near`` it is one for nets."""
+    why = f"Method '{name}' solves exactly from sums over the rows of a formula, which a net has not: use '{near}'."
+    return Method(name, summary, about, fits=fits, turns=True, not_for={"torch": why}, **more)
 
 
 def _over(name: str, summary: str, room: str, about: Relation, options: str = "Options", **more: Any) -> Method:
@@ -73,18 +73,19 @@ def _trains(
 _ASYNC = _nets("clustered_l2gd.training:AsyncL2GDTraining", _COINS, tau=10)
 _FASTER = _nets("clustered_l2gd.training:AsyncAL2SGDTraining", _COINS, True, tau=10) | {"fit_with": _FAST}
 _NETWORK |= _nets("networks.training:NetworkTraining", _EACH)
-_AVERAGED = _nets("collaboration.training:WeightedAveragingTraining", _EACH, True) | _OWN
-_CORRECTED = _nets("collaboration.training:BiasCorrectionTraining", _EACH, True) | _OWN
+_PAPER = {"paper_module": "weighted_averaging_and_bias_correction"} | _OWN
+_AVERAGED = _nets("collaboration.training:WeightedAveragingTraining", _EACH, True) | _PAPER
+_CORRECTED = _nets("collaboration.training:BiasCorrectionTraining", _EACH, True) | _PAPER
 
 _EVERY = (
     Method("local", "every client alone", fits="local:fit", turns=True, trains="fedavg:FedAvg", fixed_options=_ALONE),
     Method("pooled", "one model for all", fits="pooled:fit", turns=True, trains="fedavg:FedAvg", pool_rows=True),
-    Method("own-intercept", "shared slopes, own intercepts", fits="own_intercept:fit", turns=True, intercept=True),
-    _exact("clusterwise", "one model for each cluster", "clusterwise:fit", clustered=True),
-    _exact("single-cluster", "clients tied to one centre", "hierarchical:fit", "nothing", **_FLAT, **_LEARNS),
-    _exact("hierarchical", "clients tied to their clusters", "hierarchical:fit", **_LEARNS),
-    _exact("given-strengths", "the same, its strengths given", "given_strengths:given", takes=STRENGTHS),
-    _exact("james-stein", "the same, its centre shrunk towards zero", "james_stein:fit", **_SHRINKS),
+    _exact("own-intercept", "shared slopes, own intercepts", "own_intercept:fit", "fedper", "nothing", intercept=True),
+    _exact("clusterwise", "one model for each cluster", "clusterwise:fit", "group-models", clustered=True),
+    _exact("single-cluster", "clients tied to one centre", "hierarchical:fit", "ditto", "nothing", **_FLAT, **_LEARNS),
+    _exact("hierarchical", "clients tied to their clusters", "hierarchical:fit", "cluster-l2gd", **_LEARNS),
+    _exact("given-strengths", "the same, its strengths given", "given_strengths:given", "l2gd", takes=STRENGTHS),
+    _exact("james-stein", "the same, its centre shrunk towards zero", "james_stein:fit", "ditto", **_SHRINKS),
     _over("async-l2gd", "the same, over rounds", "clustered_l2gd", "tree", **_OVER, **_ASYNC),
     _over("async-al2sgd", "the same, over fewer rounds", "clustered_l2gd", "tree", **_OVER, **_FASTER),
     _over("similarity-network", "clients tied to those who are alike", "networks", "network", "Run", **_NETWORK),
@@ -127,6 +128,8 @@ def trained_method(name: str, folder: Path | None = None) -> Method:
         from coterie.methods.user_defined_method import user_defined_method
 
         return user_defined_method(name, folder)
+    if name in METHODS and name not in TRAINED:
+        raise CoterieError(METHODS[name].not_for["torch"])
     if name not in TRAINED:
         hint = nearest(name, TRAINED) or f" There are {', '.join(TRAINED)}, and package.module:Class."
         raise CoterieError(f"There is no method to train called '{name}'.{hint}")

@@ -17,7 +17,7 @@ from coterie.data.design import INTERCEPT, Design
 from coterie.data.identifiability import collinear, constant_within_clients, orthogonal_columns, shared_terms
 from coterie.errors import CoterieError, NotIdentified
 from coterie.evidence.selection import SPAN, STEPS, choose_lam, clusterpath, resolved, select
-from coterie.evidence.table_comparison import TableComparison, all_splits, each_split
+from coterie.evidence.table_comparison import BASELINES, TableComparison, all_splits, each_split
 from coterie.families import family_named
 from coterie.methods.networks.options import Asked
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
@@ -88,9 +88,9 @@ class Fitting:
 
     def fit(self, name: str, problem: GroupedProblem, clients: Clients) -> tuple[Estimates, dict[str, float]]:
         """One method on some of the rows, and what it cost."""
-        options = self.options.learning | {"rounds": self.options.rounds}
+        options = self.options.learning | {"rounds": self.options.rounds_of(name)}
         if (corrected := FITTED[name].corrected) is not None:
-            options["rounds"] = resolved(clients, problem, self.options.rounds, corrected, self.options.hold)
+            options["rounds"] = resolved(clients, problem, options["rounds"], corrected, self.options.hold)
         tried: list[tuple[float, float]] = []
         if FITTED[name].networked:
             options["network"], tried = choose_lam(clients, problem, self.options.network or {}, self.options.hold)
@@ -137,16 +137,20 @@ class Fitting:
         options, clients, asked = self.options, self.clients, self.options.method
         learnable, strengths = len(clients) > 1 and problem.learnable, bool(options.strengths)
         names = applicable(problem, learnable, strengths, asked, options.network is not None)
-        if asked != "auto":
-            need_applicable(asked, problem, clients, strengths, bool(options.shared))
-            names = list(dict.fromkeys([*names, asked]))
+        if "all" in options.methods:
+            names = [n for n in FITTED if why_not(n, problem, clients, strengths) is None]
+        elif options.methods and "auto" not in options.methods:
+            names = list(BASELINES)
+        for name in options.asked:
+            need_applicable(name, problem, clients, strengths, bool(options.shared))
+        names = list(dict.fromkeys([*names, *options.asked]))
         default = "given-strengths" if strengths else "hierarchical" if learnable else "pooled"
         STARTING.get()()
         if options.splits == 0:
             return None, default if asked == "auto" else asked, ""
         fits = {n: lambda train, n=n: self.fit(n, problem, train)[0] for n in names}
         held = [n for n in names if FITTED[n].corrected is not None and self.has_prior()]
-        alike = {n: lambda train, n=n: run_alone(n, train, problem, {"rounds": options.rounds}) for n in held}
+        alike = {n: lambda train, n=n: run_alone(n, train, problem, {"rounds": options.rounds_of(n)}) for n in held}
         evidence = all_splits(each_split(clients, problem.family, fits, options.hold, self.counted(), alike))
         if not evidence.weight.sum() > 0:
             return None, default if asked == "auto" else asked, "No client has a row to spare for a test."
@@ -166,8 +170,8 @@ class Fitting:
 
     def counted(self) -> Any:
         """Which clients (m,) bool the evidence is about: the main ones where a method names them; None for all."""
-        corrected = FITTED[self.options.method].corrected if self.options.method != "auto" else None
-        if corrected is None or self.options.rounds.get("main") is None:
+        corrected = any(FITTED[name].corrected is not None for name in self.options.asked)
+        if not corrected or self.options.rounds.get("main") is None:
             return None
         mask = np.zeros(len(self.clients), dtype=bool)
         mask[main_clients(self.clients, self.options.rounds["main"])] = True
@@ -199,6 +203,15 @@ def need_applicable(
         raise CoterieError(f"Method '{name}' needs an intercept that is not shared and differs between clients.")
     if name == "given-strengths":
         raise CoterieError("Method 'given-strengths' needs strengths: give gamma (and lam or alpha).")
+
+
+def why_not(name: str, problem: GroupedProblem, clients: Clients, strengths: bool) -> str | None:
+    """Why a method does not apply to a problem, in a sentence; None where it does."""
+    try:
+        need_applicable(name, problem, clients, strengths)
+    except CoterieError as why:
+        return str(why)
+    return None
 
 
 def _need_all_personal(name: str, problem: GroupedProblem, clients: Clients) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from coterie.errors import CoterieError, listed
+from coterie.errors import CoterieError, listed, nearest
 from coterie.families import DEFAULT, FAMILIES, family_named
 from coterie.methods.registry import FITTED, METHODS
 from coterie.options import Option, check
@@ -52,7 +52,8 @@ class Options:
     """What a fit is asked for, beside its table; see :func:`coterie.fit`.
 
     ``strengths`` are those that are given, by name, each a list of candidates; ``order`` and ``groups`` are columns
-    that rows are split by, sorted like the clients' rows.
+    that rows are split by, sorted like the clients' rows; ``methods`` are those to compare, and ``each`` is how many
+    rounds each has.
     """
 
     family: Annotated[
@@ -143,28 +144,43 @@ class Options:
     strengths: dict[str, Any] = field(default_factory=dict)
     order: Any = None
     groups: Any = None
+    methods: tuple[str, ...] = ()
+    each: int | None = None
 
     def __post_init__(self) -> None:
-        if (why := METHODS[self.method].not_for.get("table") if self.method in METHODS else None) is not None:
-            raise CoterieError(why)
-        if isinstance(self.rounds, int) and not isinstance(self.rounds, bool) and self.method in FITTED:
-            object.__setattr__(self, "rounds", {FITTED[self.method].length: self.rounds})
+        for name in self.asked:
+            if (why := METHODS[name].not_for.get("table") if name in METHODS else None) is not None:
+                raise CoterieError(why)
+            if self.methods and name not in FITTED:
+                raise CoterieError(f"There is no method '{name}' for a table.{nearest(name, FITTED)}")
+        if isinstance(self.rounds, int) and not isinstance(self.rounds, bool) and self.asked:
+            object.__setattr__(self, "each", self.rounds)
+            object.__setattr__(self, "rounds", {} if self.methods else self.rounds_of(self.method))
         check(self)
         if self.residual == "by-client" and not family_named(self.family).has_dispersion:
             raise CoterieError(f"The {self.family} family has no residual variance: leave residual out.")
         over = [name for name, method in FITTED.items() if method.rounds]
-        if self.rounds and self.method not in over:
+        if self.rounds and not set(self.asked) & set(over):
             raise CoterieError(f"rounds are options of the methods {listed(over, 6)}: name one as the method.")
-        if self.method in over:
-            FITTED[self.method].over_rounds(self.rounds)
+        for name in set(self.asked) & set(over):
+            FITTED[name].over_rounds(self.rounds_of(name))
         if self.network is not None:
-            if self.method != "auto" and not FITTED[self.method].networked:
+            if self.asked and not any(FITTED[name].networked for name in self.asked):
                 raise CoterieError(
                     f"Method '{self.method}' has no network: name similarity-network, or leave network out."
                 )
             from coterie.methods.networks.options import Asked
 
             Asked.of(self.network)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The methods that are asked for by name."""
+        return tuple(name for name in self.methods or (self.method,) if name not in ("auto", "all"))
+
+    def rounds_of(self, name: str) -> dict[str, Any]:
+        """Options over rounds of a method, where several may be compared."""
+        return self.rounds if self.each is None else {FITTED[name].length: self.each}
 
     @property
     def hold(self) -> Splits:

@@ -38,6 +38,11 @@ def written(source: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: table for name, table in out.items() if table}
 
 
+def is_of_table(tables: Mapping[str, Any]) -> bool:
+    """Whether a configuration has a formula."""
+    return isinstance(tables.get("model"), Mapping) and "formula" in tables["model"]
+
+
 def arguments(tables: Mapping[str, Any], folder: Path) -> tuple[Any, dict[str, Any]]:
     """The source and the arguments that sections say; a CoterieError names the first key that is wrong."""
     need_names("A configuration with a formula", tables, SECTIONS, "section")

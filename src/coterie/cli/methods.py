@@ -1,0 +1,121 @@
+"""`coterie methods`: the table of methods, one of them in detail, and why one does not apply to a table."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from coterie.cli import options as o
+from coterie.cli.common import place, say, width
+from coterie.errors import CoterieError, nearest
+from coterie.methods.method import Method
+from coterie.methods.registry import METHODS
+from coterie.options import declared
+from coterie.results.options import Columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXAMPLE = "Example: coterie methods --model torch"
+_TABLE = "A table"
+COLUMNS = {
+    name: o.optional(declared(Columns)[name], "") if name in ("formula", "client") else o.flag(declared(Columns)[name])
+    for name in ("formula", "client", "cluster")
+}
+
+Name = Annotated[str | None, typer.Argument(metavar="NAME", help="A method, to see its options and its paper.")]
+Model = Annotated[
+    Literal["table", "torch"] | None,
+    typer.Option("--model", help="Those for a table with a formula, or for a net; and why others are not."),
+]
+Engine = Annotated[
+    Literal["inprocess", "sites"] | None,
+    typer.Option("--engine", help="Those that run in one process, or over sites whose rows stay where they are."),
+]
+Table = Annotated[
+    Path | None,
+    typer.Option("--table", parser=place, metavar="FILE", help="A table, to see which apply.", rich_help_panel=_TABLE),
+]
+
+
+@o.takes(COLUMNS)
+def methods(
+    context: typer.Context, name: Name = None, model: Model = None, engine: Engine = None, table: Table = None
+) -> None:
+    """List the methods: what each is, what it needs, what it runs on; or all about one of them."""
+    if name is not None and name not in METHODS:
+        raise CoterieError(f"There is no method called '{name}'.{nearest(name, METHODS) or ' See coterie methods.'}")
+    some = [METHODS[name]] if name is not None else list(METHODS.values())
+    if engine == "sites":
+        from coterie.deployment.programs.run_toml import names
+
+        some = [method for method in some if method.name in names()]
+    wrong = not_applicable(context, table, some) if table is not None else {}
+    for method in some:
+        kind = model or ("table" if table is not None else "")
+        if (why := method.not_for.get(kind)) is not None:
+            wrong.setdefault(method.name, why)
+    if name is not None:
+        detail(METHODS[name])
+    elif shown := [method for method in some if method.name not in wrong]:
+        from coterie.report.tables import Table as Lines
+        from coterie.report.tables import render_text
+
+        columns = ("method", "what it is", "for", "needs")
+        rows = tuple((m.name, m.summary, runs_on(m), m.needs or "–") for m in shown)
+        print(render_text(Lines("", columns, rows, texts=4), width()), end="")
+    for why in wrong.values():
+        say(f"Not here: {why}")
+
+
+def runs_on(method: Method) -> str:
+    """The models that a method is for."""
+    return " and ".join([*["tables"] * bool(method.fits), *["nets"] * bool(method.trains)])
+
+
+def not_applicable(context: typer.Context, table: Path, some: list[Method]) -> dict[str, str]:
+    """Why methods do not apply to a table, by name."""
+    from coterie.api import prepared
+    from coterie.results.fitting import why_not
+
+    for option in ("formula", "client"):
+        if context.params[option] is None:
+            raise CoterieError(f"Missing option '--{option}'. See '{context.command_path} --help'.")
+    fitting = prepared(table, **{key: context.params[key] or () for key in COLUMNS})
+    problem, _ = fitting.problem()
+    each = {m.name: why_not(m.name, problem, fitting.clients, False) for m in some if m.fits}
+    return {name: why for name, why in each.items() if why is not None}
+
+
+def detail(method: Method) -> None:
+    """All about one method."""
+    say(f"{method.name}: {method.summary}.")
+    say(f"Paper: {method.paper}")
+    say(f"Needs: {method.needs or 'nothing beside rows and their clients'}.")
+    say(f"For: {runs_on(method)}. {' '.join(method.not_for.values())}")
+    for title, options in groups(method):
+        print()
+        say(f"{title}:")
+        for key, one in options.items():
+            default = method.defaults.get(key, one.default) if "net" in title else one.default
+            say(f"  {key} ({one.allowed}; {shown(default)}): {one.option.text}", indent="    ")
+
+
+def groups(method: Method) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The declared options of a method over rounds: of its fit of a table, and of its training."""
+    if method.rounds:
+        yield "Over rounds, on a table", declared(method.options_of_fit)
+    if method.trains:
+        own = declared(method.method_class)
+        yield (
+            "Over rounds, on a net" + " or a table" * bool(method.fits),
+            {key: own[key] for key in method.hyper_parameters if key in own},
+        )
+
+
+def shown(value: Any) -> str:
+    """A default in words."""
+    return "needed" if value is inspect.Parameter.empty else f"{value!r} by default"
