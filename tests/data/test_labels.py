@@ -11,9 +11,11 @@ import pandas as pd
 import pytest
 
 import coterie
+from coterie.data.clients import Clients
 from coterie.data.columns import Column
 from coterie.data.labels import encode, find_labels, label_ids, resembling, spelling_notes, tidy
 from coterie.data.prepare_table import prepare
+from coterie.errors import CoterieError
 from tests.messages import names
 
 NFD = unicodedata.normalize("NFD", "Tübingen")
@@ -91,6 +93,10 @@ def test_numbers_beside_text_that_print_alike_are_one_label_and_said():
     assert mixed.labels.tolist() == ["1", "2", "b"] and mixed.joined == ("1",)
     (note,) = spelling_notes("school", mixed.labels, mixed.joined)
     assert "numbers beside text" in note and "'1'" in note
+    X, ids = np.eye(4), np.array([1, "1", 2, "b"], dtype=object)
+    assert Clients.from_arrays(X, np.arange(4.0), ids, name="school").notes == (note,)
+    with pytest.raises(CoterieError, match=names("labels True False numbers")):
+        Clients.from_arrays(X, np.arange(4.0), np.array([1, True, 2, "b"], dtype=object))
     assert not encode([1, 2.0, "b"]).joined and not encode([b"1", b"2"]).joined
 
 

@@ -136,7 +136,7 @@ CASES = [
     ("spline of one value", table(hours=2.0), {"formula": "score ~ cr(hours, df=3)"}, ["'hours' is the same in every"]),
     ("scale of one value", table(hours=2.0), {"formula": "score ~ scale(hours)"}, ["'scale(hours)' is", "in any row"]),
     ("R's product", table(), {"formula": "score ~ hours %*% visits"}, ["'%*%'", "write *"]),
-    ("truth beside numbers", table(school=[True, 1, 1.0, 0] * 3), {}, ["'school' holds True or False beside numbers"]),
+    ("truth beside numbers", table(school=[True, 1, 1.0, 0] * 3), {}, ["'school' must not hold True or False"]),
     ("both ways", table(), {"formula": "score ~ visits + C(visits)"}, ["'visits' both as a category and as a number"]),
     ("Intercept", table(Intercept=1.0), {"formula": "score ~ Intercept + level"}, ["Rename the column 'Intercept'"]),
     ("same name", table().rename(columns={"hours": "score"}), {}, ["more than one column named 'score'"]),

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from coterie.data.array_labels import cluster_columns, coded_labels
 from coterie.data.columns import at_rows
-from coterie.data.labels import label_ids
+from coterie.data.labels import label_ids, spelling_notes
 from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:
@@ -140,14 +140,16 @@ class Clients:
         if np.any(vectors["weights"] < 0):
             raise CoterieError(f"weights has {int((vectors['weights'] < 0).sum()):,} negative values.")
         above = [(k, coded_labels(v, n, k)) for k, v in cluster_columns(clusters)]
-        tree = arrange([(name, coded_labels(clients, n, "clients")), *above])
+        columns = [(name, coded_labels(clients, n, "clients")), *above]
+        tree = arrange(columns)
+        notes = tuple(note for what, c in columns for note in spelling_notes(what, c.labels, c.joined))
         names = tuple(terms) if terms is not None else tuple(f"x{j}" for j in range(p))
         if len(names) != p:
             raise CoterieError(f"There are {len(names)} terms for the {p} columns of X.")
         if not tree.presorted:
             design = design[tree.order]
             vectors = {k: v[tree.order] for k, v in vectors.items()}
-        return tree.clients(design, **vectors, terms=names, order=tree.order)
+        return replace(tree.clients(design, **vectors, terms=names, order=tree.order), notes=notes)
 
 
 def relative_weights(weights: Floats) -> Floats:

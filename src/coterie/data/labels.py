@@ -90,9 +90,10 @@ def factorize(series: pd.Series[Any]) -> tuple[Ints, Labels]:
     labels = np.asarray(uniques)
     kinds = set(map(type, series.to_numpy())) if series.dtype == object else set()
     if kinds & {bool, np.bool_} and any(issubclass(k, _NUMBERS) for k in kinds - {bool}):
+        what = "Labels must not" if series.name is None else f"Column '{series.name}' must not"
         raise CoterieError(
-            f"Column '{series.name}' holds True or False beside numbers, and as labels True is 1 and False is 0: write "
-            "all as text, or all as numbers."
+            f"{what} hold True or False beside numbers: as labels True is 1 and False is 0: write all as text, or "
+            "all as numbers."
         )
     for j, label in enumerate(labels if series.dtype == object else ()):
         if isinstance(label, str) and not label.isascii() and _HALVES.search(label):  # nothing can hash or write it
