@@ -100,6 +100,22 @@ OVER_ROUNDS: dict[str, Mapping[str, Any]] = {
     "weighted-averaging": {"steps": 60, "batch": 4},
     "bias-correction": {"steps": 60, "batch": 4},
 }
+ON_A_TABLE = (
+    *(
+        "fedavg",
+        "fedavg-finetune",
+        "dp-sgd",
+        "fedprox",
+        "scaffold",
+        "ditto",
+        "pfedme",
+        "l2gd",
+        "apfl",
+        "fedper",
+        "fedrep",
+    ),
+    *("ifca", "cfl", "found-groups", "group-sgd", "cluster-l2gd", "group-models", "group-penalty"),
+)
 NETWORK = {"space": "model", "k": 4, "lam": 0.7}
 TABLES: dict[str, Callable[[], Numbers]] = {
     **{
@@ -160,6 +176,20 @@ TABLES: dict[str, Callable[[], Numbers]] = {
         splits=0,
         network={"space": "data", "k": 3, "lam": 1.0, "solver": "admm"},
         rounds={"steps": 40, "codec": "qsgd:6"},
+    ),
+    **{
+        f"{method} on a table": partial(
+            fitted, method=method, rounds=12, splits=0, shared=("hours",) if method in ("fedper", "fedrep") else ()
+        )
+        for method in ON_A_TABLE
+    },
+    "counts and codes of ditto on a table": partial(
+        fitted,
+        "visits ~ hours",
+        family="poisson",
+        method="ditto",
+        splits=0,
+        rounds={"rounds": 12, "B": 4, "up": "qsgd:6"},
     ),
     "one main client": partial(
         fitted, cluster=(), method="bias-correction", splits=0, rounds={"main": "s03", "steps": 60, "rule": "trimmed"}
