@@ -85,7 +85,7 @@ class WeightedAveragingTraining(Stepwise):
     def init(self, fed: Federation) -> State:
         """The main clients and who helps each, and the state before the first round: all begin at the same model."""
         w = ask_first_models(fed, {"seed": self.seed}, [self.seed], None).models[0]
-        on = require_all_replies(fed.ask(listening, to=[0], personal=self.personal))["on"][0]
+        on = require_all_replies(fed.ask(listening, to=[0], personal=list(self.personal)))["on"][0]
         pairs = self._pairs(fed, w)
         if len(pairs.request_client) * len(w) > MOST:
             raise CoterieError(

@@ -97,7 +97,9 @@ class NetworkTraining(Stepwise):
         transport: ModelTransport = {"seed": self.seed}
         start = ask_first_models(fed, transport, [self.seed], None)
         w = start.shared_layers(start.models[0])
-        replies = require_all_replies(fed.ask(personal_columns, to=[0], personal=self.personal, transport=transport))
+        replies = require_all_replies(
+            fed.ask(personal_columns, to=[0], personal=list(self.personal), transport=transport)
+        )
         mine = np.asarray(replies["mine"][0])
         network = self._similar(fed, start.models[0]) if self.edges is None else self._given(len(fed.clients))
         state: State = {"edges": network.edges, "weight": network.weight, "mine": mine, "precision": w.dtype.name}
