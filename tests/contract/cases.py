@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.engines import InProcess, Loopback
+from coterie.engines import InProcess
 from coterie.federation import PerCluster, PerRow, Ragged, work
 from coterie.methods import clusterwise as one_a_cluster
 from coterie.methods import given_strengths, hierarchical, local, own_intercept
@@ -38,6 +38,7 @@ from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import ClusterTree, Ties
+from tests.engines.faults import Loopback
 
 State = dict[str, Any]
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from coterie.codecs.base import Codec
-from coterie.engines import Faults, Loopback, wire
+from coterie.engines import wire
 from coterie.engines.policy import Policy
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from tests.contract.registry import CASES
+from tests.engines.faults import Faults, Loopback
 
 pytestmark = pytest.mark.usefixtures("in_full")
 

@@ -5,11 +5,12 @@ import os
 import numpy as np
 import pytest
 
-from coterie.engines import Faults, InProcess, checkpoint, wire
+from coterie.engines import InProcess, checkpoint, wire
 from coterie.engines.policy import Policy
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
 from tests.contract.cases import make_federation, quadratic
+from tests.engines.faults import Faults
 from tests.messages import names
 
 M = 12
@@ -142,11 +143,6 @@ def test_a_folder_of_other_clients_is_refused(tmp_path):
     federation(folder=tmp_path).ask(add, x=1.0)
     with pytest.raises(CoterieError, match="holds the state of other clients"):
         make_federation("loopback", quadratic(M, k=3, seed=1), 3, folder=tmp_path)
-
-
-def test_crashes_need_a_folder():
-    with pytest.raises(CoterieError, match="folder"):
-        federation(faults=Faults(crash=0.5))
 
 
 @pytest.mark.parametrize("moment", [0, 1, 2])

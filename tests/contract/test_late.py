@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from coterie.engines import Faults, Loopback, checkpoint, wire
+from coterie.engines import checkpoint, wire
 from coterie.engines.policy import Policy
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import quadratic
 from tests.contract.test_faults import add, read
+from tests.engines.faults import Faults, Loopback
 from tests.messages import names
 
 M, SITES = 9, 3

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from coterie.engines import Faults, checkpoint
+from coterie.engines import checkpoint
 from coterie.errors import CoterieError
 from tests.contract.cases import last, make_federation
 from tests.contract.registry import CASES
+from tests.engines.faults import Faults
 
 soak = pytest.mark.soak
 SEEDS = [0, pytest.param(1, marks=soak), pytest.param(2, marks=soak)]

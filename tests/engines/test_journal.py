@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from coterie.engines.journal import Journal
-from coterie.engines.loopback import Loopback
 from coterie.engines.remote import Remote
 from coterie.engines.secure_sum import Secure
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import CASES, quadratic
+from tests.engines.faults import Loopback
 from tests.engines.sites import transport
 from tests.messages import names
 

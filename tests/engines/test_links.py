@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from coterie.codecs import by_name
-from coterie.engines import Loopback, links, wire
+from coterie.engines import links, wire
 from coterie.engines.links import CoordinatorLink, SiteLink
 from coterie.engines.policy import Policy
 from coterie.engines.remote import Remote
 from coterie.federation import PerRow, Ragged, work
 from coterie.objectives.quadratic import Quadratic
 from tests.contract.cases import last, quadratic, tied
+from tests.engines.faults import Loopback
 from tests.engines.sites import Local, nodes, transport
 
 D, N = 57, 3

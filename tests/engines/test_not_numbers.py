@@ -18,6 +18,7 @@ from coterie.methods.scaffold import Scaffold
 from coterie.methods.tree import client_work as tree_work
 from coterie.methods.tree.marginal_likelihood import laplace
 from coterie.methods.tree.penalised_tree import prepare
+from coterie.methods.tree.sweep import zero_deviations
 from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import LIMIT, decode_loss, encode_loss, overflowed
 from coterie.relations.clusters import ClusterTree
@@ -128,8 +129,8 @@ def on_a_tree(fed):
     """Twice minus the log-likelihood where a coefficient is far off, which the search goes back from."""
     setup = prepare(fed, ClusterTree((np.zeros(1, dtype=np.int64),)), family_named("poisson"), np.arange(2), 0)
     L = [np.eye(2)[None] * 1e-3] * 2
-    far = laplace(fed, setup, L, np.array([0.0, 400.0]), setup.tree.still(2))[0]
-    return np.array([far > 1e6, laplace(fed, setup, L, np.zeros(2), setup.tree.still(2))[0]])
+    far = laplace(fed, setup, L, np.array([0.0, 400.0]), zero_deviations(setup.tree, 2))[0]
+    return np.array([far > 1e6, laplace(fed, setup, L, np.zeros(2), zero_deviations(setup.tree, 2))[0]])
 
 
 def with_collaborators(fed):

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from coterie.engines import InProcess, Loopback, wire
+from coterie.engines import InProcess, wire
 from coterie.engines.requests import covers
 from coterie.engines.site import Node
 from coterie.federation import Clusters, work
+from tests.engines.faults import Loopback
 from tests.engines.privacy.works import Values, tell
 
 

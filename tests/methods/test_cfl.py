@@ -7,12 +7,13 @@ import itertools
 import numpy as np
 import pytest
 
-from coterie.engines import Faults, InProcess, Loopback
+from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.cfl import CFL, bipartition
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.groups.evaluation import correctly_grouped
 from coterie.objectives.quadratic import Quadratic
+from tests.engines.faults import Faults, Loopback
 from tests.messages import names
 
 

@@ -7,6 +7,7 @@ from coterie.errors import CoterieError
 from coterie.methods import clusterwise, given_strengths, hierarchical, local, own_intercept, pooled
 from coterie.methods.tree import marginal_likelihood
 from coterie.methods.tree.penalised_tree import prepare
+from coterie.methods.tree.sweep import zero_deviations
 from tests.methods import dense
 from tests.methods.dense import table
 
@@ -264,7 +265,7 @@ def test_a_trial_far_outside_is_bad_and_ends_nothing(eta, parents):
     fed, problem = t.setting()
     setup = prepare(fed, problem.tree, "poisson", problem.personal, 0)
     L = [np.eye(2)[None] * sd for sd in (1e-3, 1e-3)][: len(t.codes)]
-    u = setup.tree.still(2)
+    u = zero_deviations(setup.tree, 2)
     assert marginal_likelihood.laplace(fed, setup, L, np.array([eta, 0.0]), u)[0] > 1e6
     assert np.isfinite(marginal_likelihood.laplace(fed, setup, L, np.zeros(2), u)[0])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.engines import Faults, InProcess, Loopback
+from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.federation import work
 from coterie.methods.apfl import APFL
@@ -17,6 +17,7 @@ from coterie.methods.fedrep import FedRep
 from coterie.methods.scaffold import Scaffold
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.softmax import Softmax
+from tests.engines.faults import Faults, Loopback
 from tests.messages import names
 from tests.reference import more_baselines_loop as loop
 from tests.reference.test_local_training_twin import (

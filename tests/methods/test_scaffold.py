@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.engines import Faults, InProcess, Loopback
+from coterie.engines import InProcess
 from coterie.methods.scaffold import Scaffold
 from coterie.objectives.quadratic import Quadratic
+from tests.engines.faults import Faults, Loopback
 from tests.methods.test_more_baselines import N, final, kept, pooled, quadratic, rows
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.engines import InProcess, Loopback
-from coterie.engines.loopback import Faults
+from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.networks.fit import step_sizes
 from coterie.methods.networks.gradient_exchange import GradientExchange
@@ -16,6 +15,7 @@ from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.objectives.glm import GLM
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
+from tests.engines.faults import Faults, Loopback
 from tests.messages import names
 
 N, ROWS = 12, 30

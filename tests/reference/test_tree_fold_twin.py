@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from coterie.methods.tree.sweep import fold_free, unfold_free
 from coterie.numerics import arrays, tree_fold
 from coterie.objectives.glm import cholesky
-from coterie.relations.clusters import fold_free, unfold_free
 
 CASES = [(2, []), (1, [0]), (3, [0]), (3, [2, 0]), (3, [0, 1, 2]), (4, [3, 1])]
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from coterie.deployment.nvflare import operations, provision
+from coterie.deployment.nvflare import processes_and_runs, workspaces
 from coterie.deployment.programs.run import PATIENT
 from tests.deployment.nvflare.deployed import deployed
 
@@ -25,8 +25,8 @@ def strike(place, folder, job, run, rng):
     """Kill the parent or the job's process of a folder at a random moment of a run, and start the parent again."""
     place.wait_for(run, int(rng.integers(0, 40)))
     time.sleep(rng.uniform(0.0, 0.3))
-    parent = operations.parent(folder / provision.WORKSPACE)
-    victims = [p for p in operations.found(folder / provision.WORKSPACE) if (p != parent) == job]
+    parent = processes_and_runs.parent(folder / workspaces.WORKSPACE)
+    victims = [p for p in processes_and_runs.found(folder / workspaces.WORKSPACE) if (p != parent) == job]
     for victim in victims[-1:]:
         os.kill(victim, 9)
     if not job:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.codecs.base import Codec, Encoded
+from coterie.codecs.base import Codec
 from coterie.codecs.framing import SHORT, from_bfloat16, split_head, to_bfloat16, unreadable, with_head
 from coterie.codecs.kmeans import cluster_ends
 from coterie.codecs.range_coder import decode_labels, encode_labels
@@ -21,7 +20,6 @@ from coterie.numerics.total_variation import taut_string
 from coterie.options import Option
 
 Bytes = npt.NDArray[np.uint8]
-Schedule = Callable[[npt.ArrayLike], npt.ArrayLike]
 
 TRIES, FINEST = 12, 24
 """How often the search for a budget's weight halves what is left between 1 and 2^-24 of the largest that matters."""
@@ -39,14 +37,13 @@ class TotalVariation(Codec):
 
     The prox's weight is ``relative`` times the row's root mean square, at most half of what would leave nothing, or
     ``gamma``. A fixed one stops every method whose gradients become small: nothing moves any more once no cumulative
-    sum of a gradient is larger than gamma. A callable gets the step, int or (m,), and returns a weight or (m,). With
-    ``bytes_per_update`` it is the least weight, for each row, with which its message has at most so many bytes, header
-    and checksum included. ``debias`` sends means of the row over runs, the values that are nearest to it, and not the
-    prox, which is shrunk.
+    sum of a gradient is larger than gamma. With ``bytes_per_update`` it is the least weight, for each row, with which
+    its message has at most so many bytes, header and checksum included. ``debias`` sends means of the row over runs,
+    the values that are nearest to it, and not the prox, which is shrunk.
     """
 
     k: Annotated[int | None, Option("How many values; None keeps every run's own.", low=2, high=256)] = 4
-    gamma: str | npt.ArrayLike | Schedule = "relative"
+    gamma: Annotated[float | None, Option("The weight itself.", low=0.0)] = None
     relative: Annotated[float, Option("The weight, in root mean squares of a row.", low=0.0)] = 0.3
     bytes_per_update: Annotated[int | None, Option("At most so many, whatever the weight.")] = None
     debias: Annotated[bool, Option("Whether means of the row are sent.")] = True
@@ -54,11 +51,6 @@ class TotalVariation(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.gamma, str) and self.gamma != "relative":
-            raise CoterieError(f"gamma must be 'relative', a number or a function of the step, not {self.gamma!r}.")
-        given = 0.0 if isinstance(self.gamma, str) or callable(self.gamma) else np.asarray(self.gamma, dtype=np.float64)
-        if not np.all(given >= 0.0):
-            raise CoterieError("gamma must be numbers that are not negative.")
         least = 9 if self.k is None else 4 + self.k  # labels that are all 0 are no bytes
         if self.bytes_per_update is not None and self.bytes_per_update < least:
             raise CoterieError(f"Its runs need {least} bytes an update at least, not {self.bytes_per_update}.")
@@ -84,14 +76,6 @@ class TotalVariation(Codec):
         """``tv:k``, all that both ends must agree on: weights are the sender's own business."""
         return f"tv:{self.k or 'all'}"
 
-    def encode(
-        self, rows: npt.ArrayLike, keys: npt.ArrayLike, step: npt.ArrayLike, order: Ints | None = None
-    ) -> Encoded:
-        """See :meth:`Codec.encode`."""
-        if callable(self.gamma):
-            return replace(self, gamma=self.gamma(step)).encode(rows, keys, step, order)
-        return super().encode(rows, keys, step, order)
-
     def _pack(self, rows: Floats, draws: U64) -> Ragged:
         far = np.abs(rows).max(axis=1, initial=0.0) >= LARGEST
         if far.any():
@@ -115,14 +99,11 @@ class TotalVariation(Codec):
     def _weights(self, rows: Floats) -> Floats:
         if self.bytes_per_update is not None:
             return self._within(rows, self.bytes_per_update)
-        if isinstance(self.gamma, str):
+        if self.gamma is None:
             size = np.abs(rows).max(axis=1, initial=1e-300)
             size *= np.sqrt(np.mean((rows / size[:, None]) ** 2, axis=1))
             return np.asarray(np.minimum(self.relative * size, 0.5 * clearing_weights(rows)))
-        given = np.asarray(self.gamma, dtype=np.float64)
-        if given.shape not in ((), (len(rows),)):
-            raise CoterieError(f"gamma has {given.size} weights for {len(rows)} rows: give one, or one for each row.")
-        return np.broadcast_to(given, len(rows)).copy()
+        return np.full(len(rows), self.gamma)
 
     def _within(self, rows: Floats, budget: int) -> Floats:
         """The least weights that keep a budget, by bisection on their logarithms."""

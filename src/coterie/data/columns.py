@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.labels import Coded, Labels, code, encode, factorize, label_text
+from coterie.data.labels import Coded, Labels, code, encode, factorize, label_text, tidied
 from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:
@@ -182,6 +182,23 @@ class Column:
         """The same as float64, because formulas over small integers would overflow."""
         return np.asarray(self.numbers, dtype=np.float64)
 
+    @property
+    def coordinates(self) -> Floats:
+        """Numbers (n, q) that say how far apart rows are: dates as days, a category as 0 or 1 for each value."""
+        import pandas as pd
+
+        series, kind = self.series, pd.api.types.infer_dtype(self.series, skipna=True)
+        if kind == "complex":
+            raise CoterieError(f"Column '{self.name}' has complex numbers: give real ones.")
+        if kind in ("datetime64", "datetime", "date"):
+            series = pd.to_datetime(series)
+            series = (series - series.min()) / pd.Timedelta(days=1)
+        elif kind in ("timedelta64", "timedelta"):
+            series = pd.to_timedelta(series) / pd.Timedelta(days=1)
+        elif kind not in ("integer", "floating", "mixed-integer-float", "decimal", "boolean"):
+            return np.asarray(pd.get_dummies(tidied_texts(series).astype(str)).to_numpy(dtype=np.float64))
+        return np.asarray(series.to_numpy(dtype=np.float64)[:, None])
+
     @cached_property
     def levels(self) -> tuple[Ints, tuple[str, ...]]:
         """Codes (-1 where missing) and texts of levels, in a category's own order or else natural order."""
@@ -248,6 +265,15 @@ class Column:
         category = f"if '{self.name}' is a category, write C({self.name}) in the formula"
         hint = "write numbers as in 1234.5" if written else category
         return f"column '{self.name}' has {what} in {at_rows(bad)}: {listed(map(repr, values), 3)} ({hint})"
+
+
+def tidied_texts(series: pd.Series[Any]) -> pd.Series[Any]:
+    """Texts that look the same as one, as labels are read; numbers and dates as they are."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(series) or pd.api.types.is_datetime64_any_dtype(series):
+        return series
+    return pd.Series(tidied(series.to_numpy(dtype=object)), index=series.index, name=series.name)
 
 
 def _unread(text: str) -> bool:

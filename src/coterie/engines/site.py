@@ -38,8 +38,7 @@ class Node:
     to know (by default their ids), ``levels`` the labels of each client's clusters, fine to coarse, and ``info`` what
     else it is told when it asks what is here. A reply about a client, or a group of a sum, that covers fewer rows than
     ``min_group`` is refused. ``secure`` masks every sum; sums that are asked for in the clear are then refused.
-    ``around`` makes of a work the one that is run, such as one whose errors say nothing of rows. ``at`` is called with
-    "received", "ran" and "saved" on the way through an exchange; tests raise there.
+    ``around`` makes of a work the one that is run, such as one whose errors say nothing of rows.
     """
 
     def __init__(
@@ -60,9 +59,8 @@ class Node:
         min_group: int = 0,
         secure: SecureSite | None = None,
         around: Callable[[Work], Work] | None = None,
-        at: Callable[[str], None] = lambda moment: None,
     ) -> None:
-        self._name, self._at, self._secure, self._around = name, at, secure, around
+        self._name, self._secure, self._around = name, secure, around
         self._link = CoordinatorLink()
         m = len(ids)
         counts = getattr(objective, "covers", getattr(objective, "counts", None))
@@ -82,7 +80,6 @@ class Node:
 
     def receive(self, data: bytes) -> bytes:
         """Answer one message. What goes wrong here is an answer too: the coordinator decides what it means."""
-        self._at("received")
         return self._link.answered(data, self.answer)
 
     def answer(self, request: dict[str, Any], key: bytes) -> bytes:
@@ -119,14 +116,12 @@ class Node:
                 self._pending = None
                 self._store.forget()
             raise
-        self._at("saved")
         return reply
 
     def _change(self, request: dict[str, Any], kind: str) -> bytes:
         if kind in ("ask", "total"):
             self._settle(request["counted"])
             reply = self._work(request, kind == "total")
-            self._at("ran")
             self._pending = request["exchange"]
             return reply
         told: dict[str, Any] = {}

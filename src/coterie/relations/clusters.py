@@ -1,4 +1,4 @@
-"""Known clusters: the tree above the clients, how a sweep over it is solved, and how strongly clients are tied to it.
+"""Known clusters: the tree above the clients, and how strongly clients are tied to it.
 
 A level l node hangs on ``parents[l]``. With no cluster level the clients hang on the root itself.
 
@@ -17,54 +17,7 @@ import numpy.typing as npt
 
 from coterie.data.clients import Clients
 from coterie.errors import CoterieError
-from coterie.numerics import tree_fold
-from coterie.numerics.arrays import Floats, Ints, full, pack
-
-SMALL = 1e-6
-"""What is left of a column of length 1 beside the others, below which they give it."""
-
-
-@dataclass(frozen=True)
-class Swept:
-    """A tree after ``climb``: what arrived at each level's nodes, and last at the root."""
-
-    A: list[Floats]  # (k_l, P) of each level
-    b: list[Floats]  # (k_l, p)
-    drop: float  # sum of b'L M^-1 L'b over all nodes above the clients
-    logdet: float  # sum of log |I + L'AL| over them
-
-    def root(self) -> tuple[Floats, Floats]:
-        """The root's minimiser (p,) and the inverse of its curvature (p, p)."""
-        A, b = full(self.A[-1][0]), self.b[-1][0]
-        size = np.sqrt(np.where(np.diag(A) > 0.0, np.diag(A), 1.0))
-        A = A / np.outer(size, size)
-        try:
-            if len(b) and np.diag(np.linalg.cholesky(A)).min() < SMALL:
-                raise np.linalg.LinAlgError
-            inverse = np.linalg.inv(A)
-        except np.linalg.LinAlgError:  # nothing, or too little, arrived: the smallest of the minimisers
-            inverse = np.linalg.pinv(A, rcond=1e-12, hermitian=True)
-        inverse /= np.outer(size, size)
-        return inverse @ b, (inverse + inverse.T) / 2
-
-
-@dataclass(frozen=True)
-class Positions:
-    """Where every node above the clients is, fine to coarse, the root last."""
-
-    at: list[Floats]  # (k_l, p) values
-    cov: list[Floats]  # (k_l, P) their covariances
-    u: list[Floats]  # (k_l, q) deviations from the parents, in units of L; the root has none
-
-    def towards(self, goal: Positions, t: float) -> Positions:
-        """A fraction t of the way to another place (covariances are the goal's)."""
-        at = [a + t * (b - a) for a, b in zip(self.at, goal.at, strict=True)]
-        return Positions(at, goal.cov, [a + t * (b - a) for a, b in zip(self.u, goal.u, strict=True)])
-
-    @property
-    def penalty(self) -> float:
-        """Sum of all ``|u|^2``."""
-        return sum(float(np.sum(u * u)) for u in self.u)
+from coterie.numerics.arrays import Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -78,10 +31,6 @@ class ClusterTree:
         """The tree that a table's cluster columns give."""
         return cls(tuple(level.parent for level in clients.levels))
 
-    def still(self, q: int) -> list[Floats]:
-        """Deviations (k_l, q) of zero for every level."""
-        return [np.zeros((len(p), q)) for p in self.parents]
-
     @property
     def sizes(self) -> tuple[int, ...]:
         """Number of nodes of each level, then 1 for the root."""
@@ -94,98 +43,6 @@ class ClusterTree:
         out = np.zeros((self.sizes[level + 1], *values.shape[1:]))
         np.add.at(out, self.parents[level], values)
         return out
-
-    def place(self, w: Floats, u: list[Floats], L: list[Floats], z: Ints) -> Positions:
-        """Positions of all nodes for a root value w (p,) and deviations u."""
-        at = [w[None]]
-        for level in reversed(range(len(self.parents))):
-            Ll, _, which = own(L[level], len(u[level]))
-            here = at[0][self.parents[level]].copy()
-            here[:, z] += np.einsum("mij,mj->mi", Ll[which], u[level])
-            at.insert(0, here)
-        return Positions(at, [np.zeros((len(a), len(w) * (len(w) + 1) // 2)) for a in at], u)
-
-    def climb(self, A: Floats, b: Floats, L: list[Floats], z: Ints, ridge: float = 0.0) -> Swept:
-        """Fold the clients' sums, A (k, P) and b (k, p) at the finest level, up to the root.
-
-        ``L[l]`` is (1, q, q) for all nodes of a level or (k_l, q, q); a node whose L is infinite stands alone, held by
-        ``ridge`` only (``fold_free``).
-        """
-        As, bs, drop, logdet = [A], [b], 0.0, 0.0
-        for level in range(len(self.parents)):
-            Ll, alone, which = own(L[level], len(A))
-            A1, b1, dropped, logs = tree_fold.fold(A, b, Ll, which, z)
-            if alone.any():
-                A1[alone], b1[alone], dropped[alone] = fold_free(A[alone], b[alone], z, ridge)
-                logs[alone] = 0.0
-            drop += float(dropped.sum())
-            logdet += float(logs.sum())
-            A, b = self.up(level, A1), self.up(level, b1)
-            As.append(A)
-            bs.append(b)
-        return Swept(As, bs, drop, logdet)
-
-    def descend(self, swept: Swept, L: list[Floats], z: Ints, w: Floats, C: Floats, ridge: float = 0.0) -> Positions:
-        """Solve every node above the clients, given the root's value w (p,) and covariance C (p, p)."""
-        at, cov = [w[None]], [pack(C)[None]]
-        u: list[Floats] = []
-        for level in reversed(range(len(self.parents))):
-            A, b = swept.A[level], swept.b[level]
-            Ll, alone, which = own(L[level], len(A))
-            parent = self.parents[level]
-            theta, ul, S = tree_fold.unfold(A, b, Ll, which, z, at[0], cov[0], parent)
-            if alone.any():
-                here = at[0][parent[alone]], cov[0][parent[alone]]
-                theta[alone], S[alone] = unfold_free(A[alone], b[alone], z, ridge, *here)
-                ul[alone] = theta[alone][:, z] * ridge**0.5
-            at.insert(0, theta)
-            cov.insert(0, S)
-            u.insert(0, ul)
-        return Positions(at, cov, u)
-
-
-def own(L: Floats, nodes: int) -> tuple[Floats, npt.NDArray[np.bool_], Ints]:
-    """L with its infinities taken out, which nodes had them, and every node's index into L."""
-    which = np.zeros(nodes, dtype=np.int64) if len(L) == 1 else np.arange(nodes, dtype=np.int64)
-    infinite = np.asarray(~np.isfinite(L).all(axis=(1, 2)))
-    return np.where(infinite[:, None, None], 0.0, L), infinite[which], which
-
-
-def fold_free(A: Floats, b: Floats, z: Ints, ridge: float) -> tuple[Floats, Floats, Floats]:
-    """``tree_fold.fold`` of nodes that nothing ties to their parents (infinite L): A1 (m, P), b1 (m, p) and drop (m,).
-
-    Only the columns that are not personal send anything up. ``ridge`` is the precision of a prior around 0 that keeps a
-    node of a GLM finite; without it, the shortest solution is taken where rows do not determine a node's own columns.
-    """
-    whole, inverse, others = _free_parts(A, z, ridge)
-    K = inverse @ others
-    A1 = whole - others.transpose(0, 2, 1) @ K
-    b1 = b - np.einsum("mqp,mq->mp", K, b[:, z])
-    A1[:, z], A1[:, :, z], b1[:, z] = 0.0, 0.0, 0.0
-    return pack(A1), b1, np.einsum("mi,mij,mj->m", b[:, z], inverse, b[:, z])
-
-
-def unfold_free(A: Floats, b: Floats, z: Ints, ridge: float, w: Floats, C: Floats) -> tuple[Floats, Floats]:
-    """Values (m, p) and covariances (m, P) of such nodes, given their parents' w (m, p) and C (m, P)."""
-    _, inverse, others = _free_parts(A, z, ridge)
-    K = inverse @ others
-    theta, T = w.copy(), np.tile(np.eye(w.shape[1]), (len(w), 1, 1))
-    theta[:, z] = np.einsum("mij,mj->mi", inverse, b[:, z]) - np.einsum("mqp,mp->mq", K, w)
-    T[:, z] = -K
-    S = T @ full(C) @ T.transpose(0, 2, 1)
-    S[:, z[:, None], z] += inverse
-    return theta, pack(S)
-
-
-def _free_parts(A: Floats, z: Ints, ridge: float) -> tuple[Floats, Floats, Floats]:
-    """A in full, the inverse of its personal block (m, q, q), and personal by other columns (m, q, p)."""
-    whole = full(A)
-    others = whole[:, z].copy()
-    others[:, :, z] = 0.0
-    block = whole[:, z[:, None], z] + ridge * np.eye(len(z))
-    size = np.sqrt(np.einsum("mii->mi", block))
-    size = np.where(size > 0.0, size, 1.0)[:, :, None] * np.where(size > 0.0, size, 1.0)[:, None, :]
-    return whole, np.asarray(np.linalg.pinv(block / size, rcond=1e-10, hermitian=True)) / size, others
 
 
 def strengths(name: str, value: npt.ArrayLike, size: int) -> Floats:

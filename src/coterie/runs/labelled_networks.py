@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.labels import encode, find_labels, tidied
+from coterie.data.columns import Column, tidied_texts
+from coterie.data.labels import encode, find_labels
 from coterie.data.table import Table, to_pandas
 from coterie.errors import CoterieError, listed, nearest
 from coterie.numerics.arrays import Floats, Ints
@@ -153,7 +154,7 @@ def _of_rows(clients: Clients, names: list[str], table: pd.DataFrame) -> pd.Data
         raise CoterieError(f"covariates must be columns that tell something of each {clients.name}: name some.")
     Table.of(table).need(names, "covariate")
     coded = encode(table[clients.name])
-    groups = table[names].apply(_tidied).groupby(np.where(coded.missing, np.nan, coded.codes), observed=True)
+    groups = table[names].apply(tidied_texts).groupby(np.where(coded.missing, np.nan, coded.codes), observed=True)
     for name in names:
         many = groups[name].nunique().to_numpy() > 1
         if many.any():
@@ -184,39 +185,17 @@ def _by_client(clients: Clients, given: Any) -> pd.DataFrame | None:
     return frame
 
 
-def _tidied(column: pd.Series) -> pd.Series:
-    """Texts that look the same as one, as labels are read."""
-    import pandas as pd
-
-    if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_datetime64_any_dtype(column):
-        return column
-    return pd.Series(tidied(column.to_numpy(dtype=object)), index=column.index, name=column.name)
-
-
-def _numbers(clients: Clients, column: pd.Series) -> Floats:
-    """A covariate as numbers (n, q): dates as days, a category as 0 or 1 for each of its values."""
-    import pandas as pd
-
-    kind = pd.api.types.infer_dtype(column, skipna=True)
-    if kind == "complex":
-        raise CoterieError(f"Covariate '{column.name}' has complex numbers: give real ones.")
-    if kind in ("datetime64", "datetime", "date"):
-        column = pd.to_datetime(column)
-        column = (column - column.min()) / pd.Timedelta(days=1)
-    elif kind in ("timedelta64", "timedelta"):
-        column = pd.to_timedelta(column) / pd.Timedelta(days=1)
-    elif kind not in ("integer", "floating", "mixed-integer-float", "decimal", "boolean"):
-        values = _tidied(column).astype(str)
-        if len(column) > 2 and values.nunique() == len(column):
-            raise CoterieError(
-                f"Covariate '{column.name}' is another category for each {clients.name}, so it says nothing of who is "
-                "alike: leave it out."
-            )
-        return np.asarray(pd.get_dummies(values).to_numpy(dtype=np.float64))
-    numbers = column.to_numpy(dtype=np.float64)
-    wrong = ~np.isfinite(numbers)
+def _numbers(clients: Clients, column: pd.Series[Any]) -> Floats:
+    """A covariate as numbers (n, q); a CoterieError where it is infinite, or another category for each client."""
+    numbers = Column(column).coordinates
+    if numbers.shape[1] == len(column) > 2:
+        raise CoterieError(
+            f"Covariate '{column.name}' is another category for each {clients.name}, so it says nothing of who is "
+            "alike: leave it out."
+        )
+    wrong = ~np.isfinite(numbers).all(axis=1)
     if wrong.any():
         raise CoterieError(
             f"Covariate '{column.name}' is infinite for {clients.name} {listed(clients.labels[wrong])}: give a number."
         )
-    return np.asarray(numbers[:, None])
+    return numbers

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.flower import operations as flower
+from coterie.deployment.flower import processes_and_runs as flower
 from coterie.deployment.processes import free_port
 from coterie.deployment.site.site_toml import Member
 from coterie.engines import InProcess

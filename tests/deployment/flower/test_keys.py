@@ -10,7 +10,7 @@ pytest.importorskip("cryptography")
 
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.flower import keys
-from coterie.deployment.flower import operations as flower
+from coterie.deployment.flower import processes_and_runs as flower
 from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
 

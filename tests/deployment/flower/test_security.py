@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from coterie.deployment.flower import keys
-from coterie.deployment.flower import operations as flower
+from coterie.deployment.flower import processes_and_runs as flower
 from coterie.deployment.flower.serve import environment, program
 from coterie.deployment.processes import free_port
 from coterie.errors import CoterieError

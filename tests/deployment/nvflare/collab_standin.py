@@ -21,7 +21,7 @@ if "tests" not in sys.modules:  # a job's process, where another package's tests
     sys.modules["nvflare.app_opt.pt.decomposers"] = None
 
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.nvflare.job import Server, Site
+from coterie.deployment.nvflare.job import CoordinatorJob, SiteJob
 from coterie.engines import checkpoint, wire
 from coterie.engines.links import CoordinatorLink
 from coterie.engines.policy import Policy
@@ -90,7 +90,7 @@ def node(name, sites, method, folder):
     )
 
 
-class Program(Server):
+class Program(CoordinatorJob):
     """Runs the cases that ``options.json`` in the run's folder names, and writes their results."""
 
     def program(self, transport, folder, run_id):
@@ -124,7 +124,7 @@ def watch(home, pause):
     return seen
 
 
-class Share(Site):
+class Share(SiteJob):
     """Holds its share of the clients of any case: a run is called ``run.case``, its node is made when first asked."""
 
     def receiver(self, folder):

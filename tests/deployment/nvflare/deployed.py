@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.nvflare import operations as nvflare
-from coterie.deployment.nvflare import provision
+from coterie.deployment.nvflare import processes_and_runs as nvflare
+from coterie.deployment.nvflare import workspaces
 from coterie.engines import InProcess, checkpoint
 
 HERE = Path(__file__).resolve().parent
@@ -95,18 +95,18 @@ class Deployed:
         for process in self.processes:
             process.wait(10.0)
         for folder in (*map(self.site, self.sites), self.coordinator):
-            assert nvflare.found(folder / provision.WORKSPACE) == []
+            assert nvflare.found(folder / workspaces.WORKSPACE) == []
 
     def log(self, folder):
-        return "".join(p.read_text(errors="replace") for p in sorted((folder / provision.WORKSPACE).glob("*.txt")))
+        return "".join(p.read_text(errors="replace") for p in sorted((folder / workspaces.WORKSPACE).glob("*.txt")))
 
 
 @contextmanager
 def deployed(root, sites=("a", "b"), start=True):
     """A running deployment whose members have the classes of ``collab_standin``."""
-    before, classes = os.environ.get("PYTHONPATH"), list(provision.CLASSES)
+    before, classes = os.environ.get("PYTHONPATH"), list(workspaces.CLASSES)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *([before] if before else [])])
-    provision.CLASSES.append("collab_standin.")
+    workspaces.CLASSES.append("collab_standin.")
     found = Deployed(root, sites)
     try:
         if start:
@@ -116,7 +116,7 @@ def deployed(root, sites=("a", "b"), start=True):
         try:
             found.stop()
         finally:
-            provision.CLASSES[:] = classes
+            workspaces.CLASSES[:] = classes
             os.environ.pop("PYTHONPATH")
             if before is not None:
                 os.environ["PYTHONPATH"] = before

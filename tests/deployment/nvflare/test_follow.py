@@ -10,8 +10,8 @@ pytest.importorskip("nvflare")
 
 from coterie.deployment import logs
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.nvflare import operations as nvflare
-from coterie.deployment.nvflare import operator
+from coterie.deployment.nvflare import processes_and_runs as nvflare
+from coterie.deployment.nvflare import server_session
 from coterie.deployment.nvflare.job import LOCK, Outcome, sole
 from coterie.deployment.nvflare.transport import JobEndedError
 
@@ -61,8 +61,8 @@ def test_a_job_that_a_site_has_lost_is_ended_and_another_goes_on(tmp_path, monke
     server = Jobs(run)
     monkeypatch.setattr(nvflare, "_CHECK", 0.05)
     monkeypatch.setattr(nvflare, "parent", lambda workspace: 1)
-    monkeypatch.setattr(nvflare.provision, "console", lambda folder: folder)
-    monkeypatch.setattr(nvflare, "Operator", lambda folder: server)
+    monkeypatch.setattr(nvflare.workspaces, "console", lambda folder: folder)
+    monkeypatch.setattr(nvflare, "ServerSession", lambda folder: server)
     nvflare.carry_out(tmp_path, "r", 20.0, lambda *_: None, lambda *_: None)
     assert server.aborted == ["job1"] and server.submitted == 2
     (entry,) = logs.read(run / logs.LOG)
@@ -88,5 +88,5 @@ def test_sites_without_a_job_are_those_of_it_that_answer_and_do_not_have_it(stat
         unset_timeout=lambda: None,
         close=lambda: None,
     )
-    monkeypatch.setattr(operator.Operator, "_connect", lambda self: session)
-    assert operator.Operator(None).without("j") == lost
+    monkeypatch.setattr(server_session.ServerSession, "_connect", lambda self: session)
+    assert server_session.ServerSession(None).without("j") == lost

@@ -5,13 +5,14 @@ import pytest
 
 pytest.importorskip("dp_accounting")
 
-from coterie.engines import Faults, Loopback, wire
+from coterie.engines import wire
 from coterie.engines.privacy import Event, Guard, Private, epsilon
 from coterie.engines.privacy.gaussian_mechanism import clipped
 from coterie.engines.secure_sum import Secure
 from coterie.errors import CoterieError
 from coterie.federation import PerRow
 from coterie.methods.dp_sgd import DPSGD
+from tests.engines.faults import Faults, Loopback
 from tests.engines.privacy.test_training import problem
 from tests.engines.privacy.works import Values, both, tell
 from tests.messages import names

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from coterie.engines import Faults, checkpoint, wire
+from coterie.engines import checkpoint, wire
 from coterie.engines.policy import BelowQuorum, Policy
 from coterie.engines.remote import Remote
 from coterie.engines.secure_sum import Secure, secure_sites
@@ -19,6 +19,7 @@ from tests.contract.cases import last, make_federation, quadratic
 from tests.contract.registry import CASES
 from tests.contract.test_faults import add, read
 from tests.contract.test_laws import close, partitions, same
+from tests.engines.faults import Faults
 from tests.engines.sites import Local, nodes
 from tests.messages import names
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.engines import InProcess, Loopback
+from coterie.engines import InProcess
 from coterie.engines.checkpoint import load, save
-from coterie.engines.loopback import Faults
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
 from coterie.methods.aggregation.aggregator import Aggregator
@@ -18,6 +17,7 @@ from coterie.methods.collaboration.optimisers import SGD, Adam, Momentum
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
+from tests.engines.faults import Faults, Loopback
 from tests.messages import names
 
 M, D = 5, 3

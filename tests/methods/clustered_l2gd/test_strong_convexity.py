@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.engines import InProcess, Loopback
+from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
 from coterie.methods.clustered_l2gd import strong_convexity
@@ -26,6 +26,7 @@ from coterie.objectives.constants import (
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import Ties
+from tests.engines.faults import Loopback
 from tests.messages import names
 from tests.methods.dense import table as rows_of
 from tests.methods.known_clusters import gradient, table

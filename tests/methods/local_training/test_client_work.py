@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coterie.codecs.compression import CompressedFederation, Compression
-from coterie.engines import Faults, InProcess, Loopback, wire
+from coterie.engines import InProcess, wire
 from coterie.errors import CoterieError
 from coterie.federation import PerCluster, PerRow, work
 from coterie.methods.cfl import CFL
@@ -20,6 +20,7 @@ from coterie.methods.l2gd import L2GD
 from coterie.methods.local_training.client_work import make_reply, received
 from coterie.methods.pfedme import PFedMe
 from coterie.objectives.quadratic import Quadratic
+from tests.engines.faults import Faults, Loopback
 from tests.messages import names
 from tests.methods.layered import layered
 from tests.methods.local_training.test_rounds import every, last, quadratic

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.engines import Faults, InProcess, Loopback
+from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
@@ -20,6 +20,7 @@ from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Draws, descend
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
 from coterie.objectives.softmax import Softmax
+from tests.engines.faults import Faults, Loopback
 from tests.messages import names
 
 M = 8

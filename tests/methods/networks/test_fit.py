@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from coterie.engines.inprocess import InProcess
-from coterie.engines.loopback import Faults, Loopback
 from coterie.families import family_named
 from coterie.methods.networks.fit import step_sizes
 from coterie.methods.networks.gradient_exchange import GradientExchange
@@ -15,6 +14,7 @@ from coterie.numerics.network.prox import network_prox
 from coterie.objectives.glm import GLM
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
+from tests.engines.faults import Faults, Loopback
 
 COUNTS = np.array([80, 10, 10, 4])
 N = len(COUNTS)

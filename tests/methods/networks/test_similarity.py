@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.engines import InProcess, Loopback
+from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.networks import spaces
 from coterie.methods.networks.similarity import Similarity
@@ -15,6 +15,7 @@ from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import ClusterTree
 from coterie.relations.network import Network
+from tests.engines.faults import Loopback
 from tests.messages import names
 from tests.methods.known_clusters import table
 from tests.relations.test_network import blobs

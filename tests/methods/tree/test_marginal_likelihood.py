@@ -5,6 +5,7 @@ import pytest
 
 from coterie.methods.hierarchical import structures
 from coterie.methods.tree.penalised_tree import prepare
+from coterie.methods.tree.sweep import zero_deviations
 from coterie.methods.tree.variances import Variances
 from tests.methods import dense
 from tests.methods.dense import table
@@ -42,7 +43,7 @@ def dense_deviance(t, setup, search, x, reml):
 def check(t, name, own=False, reml=False, seed=0, zeros=False):
     fed, setup, search = searched(t, name, own, reml)
     x = somewhere(search, t.X.shape[1], seed, zeros)
-    u = setup.tree.still(len(setup.z))
+    u = zero_deviations(setup.tree, len(setup.z))
     deviance, s, sigma2 = search.evaluate(fed, x, u)
     assert deviance == pytest.approx(dense_deviance(t, setup, search, x, reml), rel=1e-7, abs=1e-6)
     gradient, *_ = search.slopes(fed, x, s, sigma2)

@@ -7,7 +7,6 @@ import pytest
 
 from coterie.data.prepare_table import prepare
 from coterie.engines.inprocess import InProcess
-from coterie.engines.loopback import Faults, Loopback
 from coterie.evidence.splits import split_rows
 from coterie.methods import given_strengths
 from coterie.methods.problem_and_estimates import GroupedProblem
@@ -16,6 +15,7 @@ from coterie.objectives.holdout import HeldOut
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import objective
 from papers.simulate import donor_response
+from tests.engines.faults import Faults, Loopback
 from tests.methods.dense import Table, table
 
 FAMILIES = ["gaussian", "binomial", "poisson"]

@@ -72,16 +72,15 @@ def sole(path: Path, wait: float = _WAIT) -> AbstractContextManager[None]:
 log = logging.getLogger(__name__)
 
 
-class Server(FLComponent):
-    """The server's side of a job: hands the transport to the program of a run.
+class CoordinatorJob(FLComponent):
+    """The server's side of a job: runs the program that ``runs/<id>/run.toml`` names, and writes there how it ended.
 
-    The run is a folder in ``runs/`` of the coordinator's folder, where is written how it ended; ``sites`` are all of
-    the federation, in the job or not.
+    The file must have the ``digest`` that the command saw; ``sites`` are all of the federation, in the job or not.
     """
 
-    def __init__(self, run_id: str, sites: Sequence[str]) -> None:
+    def __init__(self, run_id: str, sites: Sequence[str], digest: str = "") -> None:
         super().__init__()
-        self.run_id, self.sites = run_id, list(sites)
+        self.run_id, self.sites, self.digest = run_id, list(sites), digest
         self._transport: CollabTransport | None = None
 
     @collab.main
@@ -103,8 +102,10 @@ class Server(FLComponent):
             Outcome(job, "finished").write(run)
 
     def program(self, transport: CollabTransport, folder: Path, run_id: str) -> None:
-        """What the coordinator does with the sites; a subclass says it."""
-        raise NotImplementedError
+        """What the coordinator does with the sites."""
+        from coterie.deployment.programs.run import run
+
+        run(transport, folder, run_id, self.digest)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Tell the transport which sites NVFlare knows to be gone."""
@@ -116,8 +117,8 @@ class Server(FLComponent):
             self._transport.found(fl_ctx.get_prop(FLContextKey.RECONNECTED_CLIENT_NAME))
 
 
-class Site:
-    """A site's side of a job: one receiver that lives as long as the job's process here."""
+class SiteJob:
+    """A site's side of a job: one receiver of its own folder, that lives as long as the job's process here."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -140,8 +141,10 @@ class Site:
             self._problem = str(problem) if said else f"{type(problem).__name__} (the site's log says more)"
 
     def receiver(self, folder: Path) -> Callable[[bytes], bytes]:
-        """The site's end of the federation; a subclass makes it."""
-        raise NotImplementedError
+        """The site's end of the federation."""
+        from coterie.deployment.site import receiver
+
+        return receiver.receiver(folder)
 
     @collab.publish
     def alive(self) -> bool:
@@ -160,27 +163,3 @@ class Site:
 def folder_of(fl_ctx: FLContext) -> Path:
     """The folder of the coordinator or site: NVFlare's workspace is a folder in it."""
     return Path(fl_ctx.get_workspace().get_root_dir()).resolve().parent
-
-
-class Coordinator(Server):
-    """Runs the program that ``runs/<id>/run.toml`` names, if it has the digest that the command saw."""
-
-    def __init__(self, run_id: str, sites: Sequence[str], digest: str) -> None:
-        super().__init__(run_id, sites)
-        self.digest = digest
-
-    def program(self, transport: CollabTransport, folder: Path, run_id: str) -> None:
-        """The run's program, to its end."""
-        from coterie.deployment.programs.run import run
-
-        run(transport, folder, run_id, self.digest)
-
-
-class Member(Site):
-    """Answers from the site's own folder."""
-
-    def receiver(self, folder: Path) -> Callable[[bytes], bytes]:
-        """The host of the site's data."""
-        from coterie.deployment.site import receiver
-
-        return receiver.receiver(folder)

@@ -7,7 +7,6 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -223,14 +222,6 @@ class Ray(Coordinator):
             slots.close()
         if self.__dict__.pop("_begun", False):
             cluster.leave()
-
-    def __enter__(self) -> Ray:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _part(rows: Ints, data: bytes) -> Parts:

@@ -12,11 +12,11 @@ import numpy as np
 
 from coterie.families import Family
 from coterie.federation import Site, work
+from coterie.methods.tree.sweep import fold_free, unfold_free
 from coterie.numerics import tree_fold
 from coterie.numerics.arrays import Bools, Floats, Ints, full
 from coterie.objectives.constants import expand_glm
 from coterie.objectives.mean_loss import OVERFLOW, encode_loss, overflowed
-from coterie.relations.clusters import fold_free, unfold_free
 
 Reply = dict[str, Any]
 

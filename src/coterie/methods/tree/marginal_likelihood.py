@@ -18,9 +18,9 @@ from scipy.linalg import block_diag
 from coterie.federation import Federation, PerCluster, Site, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, client_factors
 from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, solve
+from coterie.methods.tree.sweep import SMALL, Positions, node_factors, place, sweep_down, sweep_up
 from coterie.numerics import tree_fold
 from coterie.numerics.arrays import Bools, Floats, Ints, full
-from coterie.relations.clusters import SMALL, Positions, own
 from coterie.relations.covariance import Structure, guarded_inverse, information
 
 
@@ -138,7 +138,7 @@ def laplace(
     fed: Federation, setup: Setup, L: list[Floats], w: Floats, u: list[Floats]
 ) -> tuple[float, Solution, float]:
     """Laplace's deviance at (L, w), the solved tree, and 1; u are the clusters' first deviations."""
-    s = solve(fed, setup, L, root=w, start=setup.tree.place(w, u, L[1:], setup.z))
+    s = solve(fed, setup, L, root=w, start=place(setup.tree, w, L[1:], setup.z, u))
     return s.value + s.logdet, s, 1.0
 
 
@@ -154,13 +154,13 @@ def slopes(
     clients (of each finest cluster's where L is), then of each level's nodes. ``C`` (p, p) is the covariance of w: the
     inverse curvature for REML, zeros where w is a parameter.
     """
-    at = setup.tree.descend(s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
+    at = sweep_down(setup.tree, s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
     sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(L[0]), "w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
     swept, moved = s.swept, Positions([np.zeros_like(a) for a in at.at], at.cov, [])
     if not setup.family.is_quadratic:
         a = require_all_replies(fed.total(leverage, by="cluster", unit=setup.unit, **sent))["a"]
-        swept = setup.tree.climb(s.swept.A[0], a, L[1:], setup.z)
-        moved = setup.tree.descend(swept, L[1:], setup.z, np.zeros(setup.p), C)
+        swept = sweep_up(setup.tree, s.swept.A[0], a, L[1:], setup.z)
+        moved = sweep_down(setup.tree, swept, L[1:], setup.z, np.zeros(setup.p), C)
     by = "cluster" if len(L[0]) > 1 else None  # clusters with variances of their own need sums of their own
     sums = require_all_replies(fed.total(score, by=by, sigma2=sigma2, delta=PerCluster(moved.at[0]), **sent))
     count = np.atleast_1d(np.asarray(sums.count, dtype=np.float64))
@@ -178,7 +178,7 @@ def _node_scores(
 ) -> tuple[Floats, Floats]:
     """The same scores for the nodes above the clients, which the coordinator holds."""
     A, b = s.swept.A[level], s.swept.b[level]
-    L, _, which = own(L, len(A))
+    L, _, which = node_factors(L, len(A))
     a = b[:0] if setup.family.is_quadratic else a
     w, C, delta = at.at[level + 1], at.cov[level + 1], moved.at[level + 1]
     return tree_fold.scores(A, b, a, L, which, setup.z, w, C, delta, setup.tree.parents[level], sigma2)

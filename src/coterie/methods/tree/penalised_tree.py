@@ -17,9 +17,10 @@ from coterie.errors import CoterieError
 from coterie.families import Family, family_named
 from coterie.federation import Federation, PerCluster, Site, Sums, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, fold_messages, ridge
+from coterie.methods.tree.sweep import Positions, Swept, place, sweep_down, sweep_up
 from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.objectives.mean_loss import LIMIT
-from coterie.relations.clusters import ClusterTree, Positions, Swept
+from coterie.relations.clusters import ClusterTree
 
 
 @work
@@ -198,14 +199,12 @@ def solve(
     if setup.family.is_quadratic:
         return _squares(fed, setup, L, root, extra)
     prior = ridge(setup.family, client=False)
-    here = start or setup.tree.place(
-        np.zeros(setup.p) if root is None else root, setup.tree.still(len(setup.z)), L[1:], setup.z
-    )
+    here = start or place(setup.tree, np.zeros(setup.p) if root is None else root, L[1:], setup.z)
     best, base, t, last = np.inf, here, 1.0, np.inf
     solution: Solution | None = None
     for _ in range(MOST):
         sums = ask_up(fed, setup, L[0], here.at[0], **extra)
-        swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, prior)
+        swept = sweep_up(setup.tree, sums["A"], sums["b"], L[1:], setup.z, prior)
         value, logdet = float(sums["value"].sum()), float(sums["logdet"].sum()) + swept.logdet
         value += here.penalty + prior * float(np.sum(here.at[-1] ** 2))
         if not abs(value) < LIMIT:  # a client's curvature may overflow before its value does
@@ -220,12 +219,12 @@ def solve(
                 raise CoterieError("The means overflow at the offsets given: an offset is the logarithm of a size.")
             if here.penalty == 0.0 or solution is not None:
                 return Solution(swept, here, np.zeros((setup.p, setup.p)), np.inf, 0.0)
-            here = setup.tree.place(here.at[-1][0], setup.tree.still(len(setup.z)), L[1:], setup.z)
+            here = place(setup.tree, here.at[-1][0], L[1:], setup.z)
             continue
         minimiser, inverse = swept.root()
         w = minimiser if root is None else root
         C = inverse if root is None else 0.0 * inverse
-        goal = setup.tree.descend(swept, L[1:], setup.z, w, C, prior)
+        goal = sweep_down(setup.tree, swept, L[1:], setup.z, w, C, prior)
         solution = Solution(swept, goal, inverse, value, logdet)
         moved = _distance(here, goal)
         if moved <= 1e-6 or (last <= 1e-3 and moved > 0.5 * last):  # what is left is rounding
@@ -239,7 +238,7 @@ def solve(
 def _squares(fed: Federation, setup: Setup, L: list[Floats], root: Floats | None, extra: dict[str, Any]) -> Solution:
     """A Gaussian tree is one quadratic, solved by one sweep up; nobody asks yet where the nodes below the root are."""
     sums = ask_up(fed, setup, L[0], np.zeros((setup.tree.sizes[0], setup.p)), **extra)
-    swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, ridge(setup.family, client=False))
+    swept = sweep_up(setup.tree, sums["A"], sums["b"], L[1:], setup.z, ridge(setup.family, client=False))
     minimiser, inverse = swept.root()
     w = minimiser if root is None else root
     value = float(sums["value"].sum()) - swept.drop - float(2.0 * swept.b[-1][0] @ w - w @ full(swept.A[-1][0]) @ w)

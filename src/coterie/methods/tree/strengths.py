@@ -21,10 +21,10 @@ from coterie.methods.given_strengths import Strength, factors
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.client_work import expand_loss, fold_expansion, held_out_loss, reveal, ridge, solve_expansion
 from coterie.methods.tree.penalised_tree import Setup, prepare, solve
+from coterie.methods.tree.sweep import Positions, sweep_down, sweep_up
 from coterie.methods.tree.variances import Variances
 from coterie.numerics.arrays import Floats, pack
 from coterie.objectives.mean_loss import decode_loss
-from coterie.relations.clusters import Positions
 from coterie.relations.covariance import Structure
 
 STRONGEST = 1e4
@@ -129,8 +129,8 @@ class _Path:
         setup, prior = self.setup, ridge(self.setup.family, client=False)
         sent: dict[str, Any] = {"z": setup.z, "L": L[0], "client_scale": client_scale}
         sums = require_all_replies(self.fed.total(fold_expansion, by="cluster", **sent))
-        swept = setup.tree.climb(sums["A"], sums["b"], L[1:], setup.z, prior)
+        swept = sweep_up(setup.tree, sums["A"], sums["b"], L[1:], setup.z, prior)
         swept.A[-1][0] += prior * pack(np.eye(setup.p))
         w, inverse = swept.root()
-        at = setup.tree.descend(swept, L[1:], setup.z, w, 0.0 * inverse, prior)
+        at = sweep_down(setup.tree, swept, L[1:], setup.z, w, 0.0 * inverse, prior)
         return at, float(require_all_replies(self.fed.total(solve_expansion, w=PerCluster(at.at[0]), **sent))["gain"])

@@ -26,6 +26,7 @@ from coterie.federation import Federation, PerCluster, Site, require_all_replies
 from coterie.methods.tree.client_work import Reply, unfold
 from coterie.methods.tree.marginal_likelihood import Deviance
 from coterie.methods.tree.penalised_tree import Setup, per_cluster, solve
+from coterie.methods.tree.sweep import sweep_down, zero_deviations
 from coterie.numerics.arrays import Floats, Ints, full
 from coterie.relations.covariance import bfgs_update
 
@@ -66,7 +67,7 @@ class Variances(Deviance):
         """Start from deviations that move a row's predictor alike and, for GLMs, the w of the joint mode."""
         starts = [s.start(sd) / self.setup.moved(s.basis) ** scaled for s in self.structures]
         x = np.concatenate([np.tile(start, g) for start, g in zip(starts, self.groups, strict=True)])
-        u = self.setup.tree.still(len(self.setup.z))
+        u = zero_deviations(self.setup.tree, len(self.setup.z))
         if not self.setup.family.is_quadratic:
             joint = solve(fed, self.setup, self.factors(x)[0])
             x, u = np.concatenate([x, joint.positions.at[-1][0]]), joint.positions.u
@@ -202,7 +203,7 @@ def learn_residual_variances(
         _, s, sigma2 = search.evaluate(fed, state.x, state.u)
         L, _ = search.factors(state.x)
         C = s.inverse if search.reml else 0.0 * s.inverse
-        at = setup.tree.descend(s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
+        at = sweep_down(setup.tree, s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
         message: dict[str, Any] = {"z": setup.z, "L": per_cluster(L[0]), "sigma2": sigma2, "mean": mean}
         message |= {"w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
         sums = require_all_replies(fed.total(reweigh_rows, **message))

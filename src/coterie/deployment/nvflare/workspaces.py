@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie import files
-from coterie.deployment.nvflare.operator import ADMIN
+from coterie.deployment.nvflare.server_session import ADMIN
 from coterie.errors import CoterieError
 
 SERVER = "coordinator"
@@ -183,7 +183,7 @@ class Refusals(logging.Filter):
         return False
 
 
-def log_refusals(log: dict[str, Any], filename: str = REFUSED) -> None:
+def log_refusals(log: dict[str, Any]) -> None:
     """Add the file of those who were refused to NVFlare's log configuration."""
     name = f"{__name__}.{Refusals.__name__}"
     log.setdefault("filters", {})["refusals"] = {"()": name}
@@ -192,7 +192,7 @@ def log_refusals(log: dict[str, Any], filename: str = REFUSED) -> None:
         "level": "DEBUG",
         "formatter": "baseFormatter",
         "filters": ["refusals"],
-        "filename": filename,
+        "filename": REFUSED,
         "mode": "a",
         "maxBytes": 20_971_520,
         "backupCount": 10,

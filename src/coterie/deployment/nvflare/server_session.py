@@ -24,7 +24,7 @@ class AwayError(CoterieError):
     """The server does not answer."""
 
 
-class Operator:
+class ServerSession:
     """A session with a federation's server, by NVFlare's ``workspace``; a new one after it was away."""
 
     def __init__(self, workspace: Path) -> None:

@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 from coterie.deployment import processes, toml
 from coterie.deployment.federation_toml import RUN, Config
 from coterie.deployment.logs import AGAIN, RunLog
-from coterie.deployment.nvflare import provision
-from coterie.deployment.nvflare.job import LOCK, Coordinator, Member, Outcome, held
-from coterie.deployment.nvflare.operator import AwayError, Operator
+from coterie.deployment.nvflare import workspaces
+from coterie.deployment.nvflare.job import LOCK, CoordinatorJob, Outcome, SiteJob, held
+from coterie.deployment.nvflare.server_session import AwayError, ServerSession
 from coterie.deployment.nvflare.transport import JobEndedError
 from coterie.deployment.programs.run_toml import digest
 from coterie.engines.policy import BelowQuorum
@@ -48,15 +48,15 @@ def init(folder: Path, config: Config) -> None:
 
     What it keeps to sign certificates of sites that join later is in ``authority/``.
     """
-    provision.provision(folder.resolve(), config.name, config.host, config.port, config.sites)
+    workspaces.provision(folder.resolve(), config.name, config.host, config.port, config.sites)
 
 
 def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
     """Start the server in a coordinator's folder, and wait until it listens."""
-    workspace, config = folder.resolve() / provision.WORKSPACE, Config.read(folder)
+    workspace, config = folder.resolve() / workspaces.WORKSPACE, Config.read(folder)
     if parent(workspace) is None:
         processes.need_free_port(config.port, _FREE)  # a server that was killed a moment ago may still hold it
-    provision.settle(workspace)
+    workspaces.settle(workspace)
     process = start(workspace)
     if not processes.await_ready(process, partial(processes.listens, config.host, config.port), _START):
         stop(folder)
@@ -66,8 +66,8 @@ def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
 
 def start_site(folder: Path) -> subprocess.Popen[bytes]:
     """Start the client in a site's folder; it connects by itself, and again after the server was away."""
-    workspace = folder.resolve() / provision.WORKSPACE
-    provision.settle(workspace)
+    workspace = folder.resolve() / workspaces.WORKSPACE
+    workspaces.settle(workspace)
     return start(workspace)
 
 
@@ -111,21 +111,21 @@ def _roles(workspace: Path) -> list[tuple[bool, int]]:
 
 def stop(folder: Path) -> None:
     """End all processes of a coordinator's or site's folder, within about ten seconds."""
-    processes.end(partial(found, folder.resolve() / provision.WORKSPACE), _ENDING)
+    processes.end(partial(found, folder.resolve() / workspaces.WORKSPACE), _ENDING)
 
 
 def status(folder: Path) -> dict[str, Any]:
     """What runs in a folder; jobs have "job_id", "job_name" and "status", the newest first."""
     folder = folder.resolve()
-    running = parent(folder / provision.WORKSPACE)
+    running = parent(folder / workspaces.WORKSPACE)
     found: dict[str, Any] = {"running": running is not None, "pid": running}
-    if not (folder / provision.CONSOLE).exists():
+    if not (folder / workspaces.CONSOLE).exists():
         return found
     found |= {"sites": dict.fromkeys(Config.read(folder).sites, "offline"), "jobs": []}
     if running is not None:
-        with Operator(provision.console(folder)) as operator:
-            found["sites"] |= dict.fromkeys(found["sites"].keys() & operator.sites(), "online")
-            found["jobs"] = operator.jobs()
+        with ServerSession(workspaces.console(folder)) as session:
+            found["sites"] |= dict.fromkeys(found["sites"].keys() & session.sites(), "online")
+            found["jobs"] = session.jobs()
     return found
 
 
@@ -144,7 +144,7 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
     checks = toml.read(home / RUN, "the program of a run").get("program") == "check"
     whole = not checks and policy(config.policy).min_clients == "all"  # a site that is not in a job cannot join it
     try:
-        carry_out(folder, run_id, timeout, partial(Coordinator, digest=digest(folder, run_id)), Member, whole)
+        carry_out(folder, run_id, timeout, partial(CoordinatorJob, digest=digest(folder, run_id)), SiteJob, whole)
     except BelowQuorum as problem:
         RunLog(home, config.sites).end("below quorum", str(problem))
         raise
@@ -156,26 +156,26 @@ def carry_out(
     """As :func:`run`, with the classes of the two sides of the job, and whether it needs all sites."""
     folder = folder.resolve()
     names, path = Config.read(folder).sites, folder / "runs" / run_id
-    if parent(folder / provision.WORKSPACE) is None:
+    if parent(folder / workspaces.WORKSPACE) is None:
         raise processes.not_running(folder)
     end, idle, seen, why = time.monotonic() + timeout, 0, -1, ""
-    with Operator(provision.console(folder)) as operator:
+    with ServerSession(workspaces.console(folder)) as session:
         while True:
             outcome = Outcome.read(path)
             if outcome is not None and outcome.state == "running" and held(path / LOCK):
                 job = outcome.job  # of an earlier command
             else:
-                _abort_jobs(operator, run_id)
-                there = _wait_for_sites(operator, names, end, whole)
+                _abort_jobs(session, run_id)
+                there = _wait_for_sites(session, names, end, whole)
                 if why:
                     RunLog(path, names).end(AGAIN, why)
                 sides = server(run_id, names), site(run_id)
-                job = _ask_until_answered(lambda: operator.submit(run_id, *sides, there), end)  # noqa: B023
-            outcome = _follow(operator, job, path, end)
+                job = _ask_until_answered(lambda: session.submit(run_id, *sides, there), end)  # noqa: B023
+            outcome = _follow(session, job, path, end)
             if outcome.state == "finished":
                 return
             if outcome.state == "late":
-                _abort_jobs(operator, run_id)
+                _abort_jobs(session, run_id)
                 raise processes.late(folder, run_id, timeout)
             if outcome.error not in _AGAIN:
                 raise CoterieError(f"Run {run_id!r} failed: {outcome.message}")
@@ -186,20 +186,20 @@ def carry_out(
                 raise BelowQuorum(outcome.message or f"Run {run_id!r} does not get on: run it again to try again.")
 
 
-def _abort_jobs(operator: Operator, run_id: str) -> None:
+def _abort_jobs(session: ServerSession, run_id: str) -> None:
     """End what is left of earlier jobs of a run; a server that was killed takes them for running for ever."""
     with suppress(CoterieError):
-        for job in operator.jobs(run_id):
-            if not operator.ended(job["status"]):
+        for job in session.jobs(run_id):
+            if not session.ended(job["status"]):
                 with suppress(CoterieError):
-                    operator.abort(job["job_id"])
+                    session.abort(job["job_id"])
 
 
-def _wait_for_sites(operator: Operator, names: tuple[str, ...], end: float, whole: bool = False) -> list[str]:
+def _wait_for_sites(session: ServerSession, names: tuple[str, ...], end: float, whole: bool = False) -> list[str]:
     """The sites that answer: all of them, or after some time those that do; a CoterieError if too few do."""
     last = min(end, time.monotonic() + PATIENCE)
     while True:
-        there = _ask_until_answered(operator.answering, end)
+        there = _ask_until_answered(session.answering, end)
         if there.issuperset(names) or time.monotonic() > last:
             break
         time.sleep(_LOOK)
@@ -212,7 +212,7 @@ def _wait_for_sites(operator: Operator, names: tuple[str, ...], end: float, whol
     return sorted(there.intersection(names))
 
 
-def _follow(operator: Operator, job: str, run: Path, end: float) -> Outcome:
+def _follow(session: ServerSession, job: str, run: Path, end: float) -> Outcome:
     """Wait for the end of a job and say what came of it; "lost" where it was killed, "late" where the time is over.
 
     Its file and its lock tell, not NVFlare: a killed server may never learn of the end of its jobs. A job that a site
@@ -228,22 +228,22 @@ def _follow(operator: Operator, job: str, run: Path, end: float) -> Outcome:
             if not lives:
                 return Outcome(job, "lost", message=why)
         elif time.monotonic() > look:
-            if time.monotonic() > begin or operator.ended(_ask_until_answered(lambda: operator.status(job), end)):
-                said = f"Job {job} did not begin: {provision.WORKSPACE}/log.txt may say why."
+            if time.monotonic() > begin or session.ended(_ask_until_answered(lambda: session.status(job), end)):
+                said = f"Job {job} did not begin: {workspaces.WORKSPACE}/log.txt may say why."
                 return Outcome(job, "lost", message=why or said)
             look = time.monotonic() + _LOOK
         if time.monotonic() > check:
-            why = _ended_without(operator, job) or why
+            why = _ended_without(session, job) or why
             check = time.monotonic() + _CHECK
         time.sleep(0.1)
     return Outcome(job, "late")
 
 
-def _ended_without(operator: Operator, job: str) -> str:
+def _ended_without(session: ServerSession, job: str) -> str:
     """End a job that a site has lost, and say which site; nothing if none has."""
     with suppress(CoterieError):
-        if sites := operator.without(job):
-            operator.abort(job)
+        if sites := session.without(job):
+            session.abort(job)
             return (
                 f"Without the job: {listed(sites)}. Its client there was started again, or its process died, and "
                 "NVFlare takes no site back into a running job."
