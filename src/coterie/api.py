@@ -217,6 +217,8 @@ def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> Fit
     plain = {name: one.default for name, one in inspect.signature(fit).parameters.items()}
     given = {k: v for k, v in arguments.items() if k not in ("rows", "model") and not _alike(v, plain[k])}
     if model is None or isinstance(model, Mapping) or str(model).endswith(".toml"):
+        if not any(isinstance(one, Mapping) or str(one).endswith(".toml") for one in (rows, model)):
+            raise CoterieError("Say what a client's model is, after the rows: a formula, or coterie.Torch(...).")
         if given:
             raise CoterieError(f"A configuration says all of a call: write {listed(given)} into its sections.")
         return _configured(rows if model is None else model, None if model is None else rows, methods)
@@ -233,8 +235,6 @@ def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> Fit
 
 def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitResult | TrainingResult:
     """What a configuration asks for: a file, or its sections; ``rows`` stand for those that it names."""
-    if not isinstance(source, Mapping) and not str(source).endswith(".toml"):
-        raise CoterieError("Say what a client's model is, after the rows: a formula, or coterie.Torch(...).")
     named = isinstance(source, Mapping)
     tables, folder = (dict(source), Path()) if named else (document(source), local(source).absolute().parent)
     if table_config.is_of_table(tables):

@@ -59,7 +59,7 @@ def test_a_fit_joins_clients_clusters_and_categories_and_says_so():
         sex=np.resize(np.array(["girl", "boy", "girl ", "boy"], dtype=object), 32),
         land=["BW", "BW "] * 8 + ["NW"] * 16,
     )
-    call = {"formula": "y ~ x + sex", "client": "school", "splits": 0}
+    call = {"model": "y ~ x + sex", "client": "school", "splits": 0}
     good, joined = coterie.fit(clean, **call), coterie.fit(dirty, **call)
     pd.testing.assert_frame_equal(good.client_coefficients, joined.client_coefficients)
     assert good.data_fingerprint == joined.data_fingerprint
@@ -218,6 +218,6 @@ def test_a_constant_category_is_refused_like_a_constant_number(formula):
 
 
 @pytest.mark.parametrize("table", ["pupils.csv", Path("pupils.csv")], ids=["text", "path"])
-def test_a_path_is_no_frame_and_the_remedy_is_named(table):
-    with pytest.raises(coterie.CoterieError, match=r"coterie.read_table\('pupils.csv'\)"):
+def test_a_path_that_is_not_there_is_named(table):
+    with pytest.raises(coterie.CoterieError, match=names("no file 'pupils.csv'")):
         coterie.fit(table, "y ~ x", client="school")

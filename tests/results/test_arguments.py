@@ -9,8 +9,8 @@ from coterie.errors import CoterieError
 from tests.cli.harness import table
 
 WRONG = [
-    ({"formula": None}, "formula must be text such as 'score ~ hours . age', not None"),
-    ({"formula": ["score ~ hours"]}, "formula must be text"),
+    ({"model": None}, "Say what a client's model is, after the rows: a formula, or coterie.Torch"),
+    ({"model": ["score ~ hours"]}, "formula must be text"),
     ({"client": None}, "client must be the name of one column, not None"),
     ({"client": 0}, "client must name columns by text, not by 0: write '0'"),
     ({"client": ["school", "sector"]}, "client must be the name of one column"),
@@ -38,11 +38,11 @@ WRONG = [
 @pytest.mark.parametrize("call", [coterie.fit, coterie.compare], ids=["fit", "compare"])
 def test_an_argument_of_the_wrong_kind(call, options, sentence):
     with pytest.raises(CoterieError, match=sentence):
-        call(table(), **{"formula": "score ~ hours", "client": "school", **options})
+        call(table(), **{"model": "score ~ hours", "client": "school", **options})
 
 
 def test_none_is_no_clusters_and_nothing_shared():
-    options = {"formula": "score ~ hours", "client": "school", "splits": np.int64(1), "seed": np.int64(3)}
+    options = {"model": "score ~ hours", "client": "school", "splits": np.int64(1), "seed": np.int64(3)}
     result = coterie.fit(table(), **options, cluster=None, shared=None, reml=np.True_)
     assert {type(result.settings[name]) for name in ("splits", "seed", "reml")} == {int, bool}
     assert result.model.levels == ()
