@@ -72,11 +72,11 @@ class WeightedAveragingTraining(Stepwise):
             "their own steps lead: the theorems hold for tau = 1."
         ]
 
-    def positions(self, name: Literal["main", "collaborators"] = "main") -> Ints | None:
-        """Which clients are named (M,); None for all."""
+    def positions(self, name: Literal["main", "collaborators"] = "main", n: int = 0) -> Ints | None:
+        """Which clients are named (M,); None for all. Of n clients that nobody labelled, 1 is the first."""
         if (named := getattr(self, name)) is None:
             return None
-        known = [] if self.labels is None else [str(label) for label in self.labels]
+        known = [str(label) for label in (range(1, n + 1) if self.labels is None else self.labels)]
         for label in named:
             if label not in known:
                 raise CoterieError(f"{name} names client '{label}', which is not there.{nearest(label, known)}")
@@ -98,7 +98,7 @@ class WeightedAveragingTraining(Stepwise):
 
     def _pairs(self, fed: Federation, w: Floats) -> Collaborators:
         n = len(fed.clients)
-        main, others = (self.positions(name) for name in ("main", "collaborators"))
+        main, others = self.positions("main", n), self.positions("collaborators", n)
         main, others = (np.arange(n) if some is None else some for some in (main, others))
         allowed = others[None] != main[:, None]
         if not allowed.any(axis=1).all():
