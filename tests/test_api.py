@@ -12,7 +12,7 @@ from coterie.deployment import toml
 from coterie.results.shared import Result
 from tests.messages import names
 
-NOUNS = [name for name in vars(Result) if not name.startswith("_")]
+NOUNS = [name for name in {**vars(Result), **Result.__annotations__} if not name.startswith("_")]
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(120, 4)).astype(np.float32)
 CLIENT = np.repeat([f"c{i}" for i in range(6)], 20)
@@ -114,6 +114,8 @@ def test_a_table_may_be_named_by_its_file(tmp_path):
         (lambda: coterie.fit((X, Y, CLIENT), SOFTMAX, cluster="a"), "say group for a net"),
         (lambda: coterie.fit(table(), "y ~ x", "school", partition="iid"), "partition goes with coterie.Torch"),
         (lambda: coterie.fit(table(), "y ~ x", "school", group="g"), "say cluster for a table"),
+        (lambda: coterie.fit(table(), "y ~ x"), "A formula needs client"),
+        (lambda: coterie.fit((X, Y), SOFTMAX, partition=3), "partition must be a name"),
         (lambda: coterie.fit(table()), "Say what a client's model is"),
         (lambda: coterie.fit("digits.toml", method="ditto"), "write method into its sections"),
         (lambda: coterie.fit(table(), SOFTMAX), "a model of Torch takes"),

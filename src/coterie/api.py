@@ -216,9 +216,9 @@ def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> Fit
     rows, model = arguments["rows"], arguments["model"]
     plain = {name: one.default for name, one in inspect.signature(fit).parameters.items()}
     given = {k: v for k, v in arguments.items() if k not in ("rows", "model") and not _alike(v, plain[k])}
+    if model is None and not (isinstance(rows, Mapping) or str(rows).endswith(".toml")):
+        raise CoterieError("Say what a client's model is, after the rows: a formula, or coterie.Torch(...).")
     if model is None or isinstance(model, Mapping) or str(model).endswith(".toml"):
-        if not any(isinstance(one, Mapping) or str(one).endswith(".toml") for one in (rows, model)):
-            raise CoterieError("Say what a client's model is, after the rows: a formula, or coterie.Torch(...).")
         if given:
             raise CoterieError(f"A configuration says all of a call: write {listed(given)} into its sections.")
         return _configured(rows if model is None else model, None if model is None else rows, methods)
@@ -278,6 +278,8 @@ def prepared(rows: Any, **options: Any) -> Fitting:
 
 def _fitting(df: Any, arguments: dict[str, Any]) -> tuple[Fitting, str]:
     """A fit of a table, once its rows are read and its options are checked; and the fingerprint of the rows."""
+    if arguments["client"] is None:
+        raise CoterieError("A formula needs client: name the column that says whose row it is.")
     formula, names = arguments["model"], ("offset", "weights", "order_by", "split_by")
     client, cluster = as_name("client", arguments["client"]), as_names("cluster", arguments["cluster"])
     table = Table.of(_read(df, arguments) if isinstance(df, (str, Path)) else df)

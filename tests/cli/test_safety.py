@@ -143,10 +143,10 @@ def test_a_file_of_edges_is_an_input_too(folder):
 
 
 def test_a_folder_of_training_results_is_replaced_and_no_other(folder):
-    Path("small.toml").write_text("")
+    Path("small.toml").write_text("[run]\nrounds = 1\n")
     Path("out").mkdir()
     Path("out/metrics.csv").write_text("mine")
-    assert "'out/metrics.csv' is there already" in coterie("train", "small.toml", "--out", "out").message
+    assert "'out/metrics.csv' is there already" in coterie("fit", "small.toml", "--out", "out").message
     Path("out/metrics.csv").unlink()
     Path("out/training.json").write_text("{}")
-    assert "'out/training.json' is there already" in coterie("train", "small.toml", "--out", "out").message
+    assert "'out/training.json' is there already" in coterie("fit", "small.toml", "--out", "out").message

@@ -17,35 +17,19 @@ if TYPE_CHECKING:
 
 
 class Result(Protocol):
-    """What :class:`FitResult` and :class:`~coterie.results.training_result.TrainingResult` share."""
+    """What :class:`FitResult` and :class:`~coterie.results.training_result.TrainingResult` share.
 
-    @property
-    def comparison(self) -> pd.DataFrame:
-        """A row for each method: held-out scores with intervals, and paired differences."""
+    ``comparison`` has a row for each method, ``recommended`` is the best one and ``reason`` says why; ``method`` is the
+    one of the models. ``theory`` is what was promised beside what was measured.
+    """
 
-    @property
-    def recommended(self) -> str:
-        """The best method."""
-
-    @property
-    def method(self) -> str:
-        """The one of the models."""
-
-    @property
-    def reason(self) -> str:
-        """Why it is recommended, in one sentence."""
-
-    @property
-    def notes(self) -> list[str]:
-        """Findings in plain words."""
-
-    @property
-    def ledger(self) -> dict[str, Any]:
-        """What was sent, and what it cost."""
-
-    @property
-    def theory(self) -> dict[str, Any]:
-        """What was promised, beside what was measured."""
+    comparison: pd.DataFrame
+    recommended: str
+    method: str
+    reason: str
+    notes: list[str]
+    ledger: dict[str, Any]
+    theory: dict[str, Any]
 
     def client(self, label: Any) -> Any:
         """A client's parameters: coefficients by term, or a row of numbers."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import CoterieError
-from coterie.options import declared
+from coterie.options import declared, shown
 from coterie.runs import in_memory
 from coterie.runs.config_keys import Run, Torch
 
@@ -33,6 +33,8 @@ def sections(rows: Any, net: Torch, given: Mapping[str, Any]) -> dict[str, Any]:
 def _data(rows: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """The section of rows: where they are, and whose."""
     client, group, partition = (given.get(name) for name in ("client", "group", "partition"))
+    if not isinstance(partition, (str, Mapping, type(None))):
+        raise CoterieError(f"partition must be a name, such as iid, or keys of [data], not {shown(partition)}.")
     dealt = {"partition": partition} if isinstance(partition, str) else dict(partition or {})
     dealt["test"] = given.get("test_fraction", 0.25)
     if isinstance(rows, (str, Path)):

@@ -47,6 +47,8 @@ from coterie.runs.in_memory import Held, need_named
 TABLES = (*SECTIONS, "network", "method", "methods")
 ALL, AUTO = "all", "auto"
 _DIFFERENCES = 5
+_ALWAYS = ("source", "path", "rounds", "seeds")
+"""Keys that are written even where they are at their defaults."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,8 @@ def tables(config: Config) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name in SECTIONS:
         default = section(name, {})
-        out[name] = {k: v for k, v in getattr(config, name).items() if v != default[k] and v is not None}
+        kept = {k: v for k, v in getattr(config, name).items() if v is not None}
+        out[name] = {k: v for k, v in kept.items() if v != default[k] or k in _ALWAYS}
     whose = ALL if config.method == AUTO else config.method
     out["method"] = {"name": config.method} | config.options.get(whose, {})
     out["methods"] = {name: options for name, options in config.options.items() if name != whose and options}
