@@ -66,8 +66,8 @@ def main() -> int:
         for name in sites:
             command("federation", "start-site", folder, "--site", name)
         command("federation", "check", folder)
-        command("federation", "preview", folder / "sites" / sites[0], "--program", "hierarchical", *MODEL,
-                "--option", "covariance=isotropic", "--option", f"splits={splits}")  # fmt: skip
+        command("federation", "preview", folder / "sites" / sites[0], "--method", "hierarchical", *MODEL,
+                "--covariance", "isotropic", "--splits", splits)  # fmt: skip
         sound = exact(folder, table, started, splits)
         model = folder / "coordinator" / "runs" / "exact" / "result"
         command("predict", model, tables["hungary"], "--client", "hungary", "--missing", "empty",
@@ -87,8 +87,8 @@ def main() -> int:
 
 def exact(folder: Path, table: pd.DataFrame, started: float, splits: int) -> bool:
     """The exact fit over the sites, and its evidence, against those of one table."""
-    options = ["--option", "covariance=isotropic", "--option", f"splits={splits}", "--name", "exact"]
-    seconds = command("federation", "run", folder, "--program", "hierarchical", *MODEL, *options)
+    options = ["--covariance", "isotropic", "--splits", splits, "--name", "exact"]
+    seconds = command("fit", folder, "--method", "hierarchical", *MODEL, *options)
     there = coterie.load(folder / "coordinator" / "runs" / "exact" / "result")
     here = coterie.fit(table, FORMULA, client="hospital", family="binomial", method="hierarchical", splits=splits,
                        covariance="isotropic", missing="drop")  # fmt: skip
@@ -110,9 +110,9 @@ def evidence(there: FitResult, here: FitResult) -> bool:
 
 def rounds(folder: Path, table: pd.DataFrame, options: dict[str, int]) -> bool:
     """Async-L2GD over the sites against that in one process."""
-    asked = [part for name, value in options.items() for part in ("--option", f"{name}={value}")]
-    asked += ["--option", "gamma=1.0", "--seed", "0"]
-    seconds = command("federation", "run", folder, "--program", "async-l2gd", *MODEL, *asked, "--name", "rounds")
+    asked = [part for name, value in options.items() for part in ("--rounds", f"{name}={value}")]
+    asked += ["--gamma", "1.0", "--seed", "0"]
+    seconds = command("fit", folder, "--method", "async-l2gd", *MODEL, *asked, "--name", "rounds")
     there = coterie.load(folder / "coordinator" / "runs" / "rounds" / "result")
     here = coterie.fit(table, FORMULA, client="hospital", family="binomial", method="async-l2gd", splits=0,
                        missing="drop", gamma=1.0, rounds={"seed": 0, **options})  # fmt: skip

@@ -158,8 +158,7 @@ COMMANDS = [
     ["federation", "schema", "URL"],
     ["federation", "schema", "ROWS", "--out", "URL"],
     *(["federation", verb, "URL"] for verb in ("start-coordinator", "start-site", "check", "status", "log", "stop")),
-    ["federation", "preview", "URL", "--program", "hierarchical"],
-    ["federation", "run", "URL", "--program", "hierarchical"],
+    ["federation", "preview", "URL", "--method", "hierarchical"],
 ]
 
 

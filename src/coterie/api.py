@@ -17,6 +17,7 @@ from coterie.data.prepare_table import prepare
 from coterie.data.sort_keys import sort_keys
 from coterie.data.table import Table, as_name, as_names
 from coterie.data.table_files import read_table
+from coterie.deployment.federation_toml import is_federation
 from coterie.errors import CoterieError, listed
 from coterie.evidence.splits import need_groups
 from coterie.files import local
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
 
 
 @overload
-def fit(rows: Any, model: str, client: str, cluster: str | Sequence[str] | None = ..., **options: Any) -> FitResult: ...
+def fit(
+    rows: Any, model: str, client: str | None = ..., cluster: str | Sequence[str] | None = ..., **options: Any
+) -> FitResult: ...
 @overload
 def fit(rows: Any, model: Torch, client: Any = ..., **options: Any) -> TrainingResult: ...
 @overload
@@ -57,14 +60,14 @@ def fit(  # type: ignore[misc]
     personal: str | Sequence[str] | None = (),
     method: str = "auto",
     rounds: int | Mapping[str, Any] | None = None,
-    seed: int | Sequence[int] = 0,
+    seed: int | Sequence[int] | None = None,
     test_fraction: float = 0.25,
     engine: str | Mapping[str, Any] = "auto",
     partition: str | Mapping[str, Any] | None = None,
     privacy: Mapping[str, Any] | None = None,
     family: str = "gaussian",
     covariance: str = "auto",
-    splits: int = 5,
+    splits: int | None = None,
     order_by: str | None = None,
     split_by: str | None = None,
     reml: bool = True,
@@ -88,7 +91,8 @@ def fit(  # type: ignore[misc]
         With a formula: a table of pandas or polars, one row for each observation, or its file. With Torch: arrays
         (X, y) or (X, y, client[, group]), a dict of them, a mapping from clients to their (X, y) or Dataset, a .npz
         file, or data by name, such as "digits". A configuration (a .toml file, or what :meth:`config` of a result
-        gave) says all of it, and stands alone.
+        gave) says all of it, and stands alone. With a formula also the folder of a federation, whose sites run: their
+        rows stay where they are, and without ``client`` every site is one.
     model : str or Torch
         ``outcome ~ columns``, as in R; or a net with its loss.
     client : str or array
@@ -121,12 +125,14 @@ def fit(  # type: ignore[misc]
         :class:`coterie.methods.collaboration.options.Options`; on a network
         :class:`coterie.methods.networks.options.Run`. Theory, the smoothness of the losses or, for nets, the method's
         default is what is left out.
-    seed : int or sequence of int, default 0
-        With Torch several give evidence over all of them, and the models of the first.
+    seed : int or sequence of int, optional
+        By default 0, or that of the federation. With Torch several give evidence over all of them, and the models of
+        the first.
     test_fraction : float, default 0.25
         Share of each client's rows that is held out.
     engine : {"auto", "inprocess"} or mapping, default "auto"
-        Where clients are; with Torch also keys of ``[engine]``, such as threads.
+        Where clients are; with Torch also keys of ``[engine]``, such as threads. Of a federation, whose folder says
+        that, the ``name`` of the run, by which one that was cut short goes on, and a ``timeout`` in seconds.
     partition : str or mapping, optional
         With Torch: how rows without clients are dealt to them, "iid" by default; or keys of ``[data]``, such as
         ``{"partition": "dirichlet", "clients": 10, "alpha": 0.3}``.
@@ -139,9 +145,10 @@ def fit(  # type: ignore[misc]
         How clients vary around their cluster (and clusters around theirs): one variance, one for intercepts and one
         for slopes, one for each term, or with correlations; the first two in standard units of the columns. "auto"
         chooses by marginal likelihood with a penalty.
-    splits : int, default 5
-        Repeated splits inside each client for the evidence; 0 compares nothing, and "auto" is then "hierarchical" (or
-        "given-strengths").
+    splits : int, optional
+        Repeated splits inside each client for the evidence, by default 5; 0 compares nothing, and "auto" is then
+        "hierarchical" (or "given-strengths"). Over sites 0 is the default, since every split costs exchanges, and a
+        method that is named is compared with `local` and `pooled`.
     order_by : str, optional
         Test on each client's latest rows by this column instead (one split). Dates and numbers in text are read; see
         :func:`coterie.data.sort_keys.sort_keys`.
@@ -223,14 +230,36 @@ def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> Fit
             raise CoterieError(f"A configuration says all of a call: write {listed(given)} into its sections.")
         return _configured(rows if model is None else model, None if model is None else rows, methods)
     kind = "coterie.Torch" if isinstance(model, Torch) else "a formula"
+    federated = is_federation(rows)
     for name, whose in _BELONGS.items():
-        if name in given and whose != kind:
+        if name in given and whose != kind and not (federated and name == "engine"):
             raise CoterieError(f"{name} goes with {whose}, not with {kind}: {_INSTEAD.get(name, 'leave it out')}.")
+    if federated:
+        return _over_sites(rows, model, given, methods)
     if isinstance(model, Torch):
         from coterie.results.training_result import train
 
         return train(Config.of(sections(rows, model, given)), methods)
     return _fit_table(rows, arguments | {"methods": tuple(methods or ())})
+
+
+def _over_sites(folder: Any, model: Any, given: dict[str, Any], methods: Sequence[str] | None) -> FitResult:
+    """A formula on rows that stay at the sites of a federation."""
+    from coterie.deployment import federated_fit
+
+    if isinstance(model, Torch):
+        raise CoterieError(
+            "Sites run no code that comes in a call: write the net into a function that they allow, and train it with "
+            "'coterie fit FOLDER --objective module:function --method fedavg'."
+        )
+    for name in ("cluster", "shared"):
+        given |= {name: list(as_names(name, given[name]))} if name in given else {}
+    if methods is not None:
+        given |= federated_fit.comparing(methods) | given
+    result = federated_fit.fit(folder, model, given)
+    if methods is not None and result.comparison.empty:
+        raise CoterieError(result.notes[-1])
+    return result
 
 
 def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitResult | TrainingResult:
@@ -241,6 +270,9 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
         found, arguments = table_config.arguments(tables if rows is None else with_source(tables, "rows"), folder)
         more = {"na_values": arguments.pop("na_values", None), "methods": tuple(methods or ())}
         bound = inspect.signature(fit).bind(found if rows is None else rows, arguments.pop("formula"), **arguments)
+        if is_federation(bound.arguments["rows"]):
+            said = {name: value for name, value in bound.arguments.items() if name not in ("rows", "model")}
+            return _over_sites(found, bound.arguments["model"], said, methods)
         bound.apply_defaults()
         return _fit_table(bound.arguments["rows"], bound.arguments | more)
     from coterie.results.training_result import train
@@ -280,6 +312,9 @@ def _fitting(df: Any, arguments: dict[str, Any]) -> tuple[Fitting, str]:
     """A fit of a table, once its rows are read and its options are checked; and the fingerprint of the rows."""
     if arguments["client"] is None:
         raise CoterieError("A formula needs client: name the column that says whose row it is.")
+    for name in ("splits", "seed"):
+        if arguments[name] is None:
+            arguments[name] = declared(Options)[name].default
     formula, names = arguments["model"], ("offset", "weights", "order_by", "split_by")
     client, cluster = as_name("client", arguments["client"]), as_names("cluster", arguments["cluster"])
     table = Table.of(_read(df, arguments) if isinstance(df, (str, Path)) else df)

@@ -20,7 +20,7 @@ from tests.cli.harness import coterie
 from tests.deployment.sites import FORMULA, NAMES, tables
 from tests.messages import names
 
-RUN = ("--program", "hierarchical", "--formula", FORMULA, "--option", "covariance=isotropic")
+RUN = ("--method", "hierarchical", "--formula", FORMULA, "--covariance", "isotropic")
 
 
 class Engine:
@@ -95,11 +95,12 @@ def test_from_nothing_to_a_model(place, engine):
     assert "1 coordinator" not in ran.out
     assert "listens at 127.0.0.1" in coterie("federation", "start-coordinator", place).out
     assert "Site 'basel' connects" in coterie("federation", "start-site", place, "--site", "basel").out
-    ran = coterie("federation", "run", place, *RUN)
+    ran = coterie("fit", place, *RUN)
     assert ran.code == 0, ran.err
     assert "3 of 3 sites" in ran.out
-    assert ran.out.splitlines()[-1].startswith("Run 'hierarchical-1' has ended: its result is in")
-    assert "\nNote: " in ran.out and "--option" not in ran.err
+    assert "Run 'hierarchical-1' has ended: its result is in" in ran.out
+    assert "\nNote: " in ran.out and "No methods were compared." in ran.out
+    assert f"Model:  {place / 'coordinator' / 'runs' / 'hierarchical-1' / 'result'}" in ran.out
     standing = coterie("federation", "status", place).out.splitlines()
     assert standing[0] == "Federation 'heart' over nvflare: runs."
     assert standing[-1].startswith("Run 'hierarchical-1': finished, at exchange ")
@@ -173,11 +174,18 @@ def test_a_site_is_added_and_nothing_that_was_there_is_changed(place):
         (["start-coordinator", "heart/sites/basel"], "is the folder of a site"),
         (["start-site", "heart"], "Name one in it: 'heart/sites/basel' or another of basel, bern, chur."),
         (["start-site", "heart", "--site", "basle"], "no site 'basle' in federation 'heart'. Did you mean 'basel'"),
-        (["run", "heart", "--program", "hierarchical"], "Say what is modelled: add --formula"),
-        (["run", "heart", *RUN, "--objective", "a:b"], "leave out --formula"),
-        (["run", "heart", "--program", "fedavg", "--objective", "a"], "--objective takes module:function"),
-        (["run", "heart", *RUN, "--objective-option", "a=1"], "needs --objective"),
-        (["run", "heart", *RUN, "--name", "../x"], "A run's name is letters"),
+        (["fit", "heart", "--method", "hierarchical"], "Say what is modelled: add --formula"),
+        (["fit", "heart", *RUN, "--objective", "a:b"], "leave out --formula"),
+        (["fit", "heart", "--method", "fedavg", "--objective", "a"], "--objective takes module:function"),
+        (["fit", "heart", "--objective", "a:b"], "Name one with --method"),
+        (["fit", "heart", "--objective", "a:b", "--method", "fedavg", "--out", "x"], "--out keeps a formula's model"),
+        (["fit", "heart", "--objective", "a:b", "--method", "fedavg", "--splits", "1"], "splits is for methods on a"),
+        (["fit", "heart", *RUN, "--objective-option", "a=1"], "needs --objective"),
+        (["fit", "heart", *RUN, "--name", "../x"], "A run's name is letters"),
+        (["fit", "heart", *RUN, "--order-by", "age"], "is the folder of a federation: leave out --order-by"),
+        (["fit", "heart", *RUN, "--network", "k=3"], "Over sites there is no network"),
+        (["fit", "basel.csv", *RUN, "--name", "mine"], "is a table: leave out --name"),
+        (["compare", "heart", "--formula", FORMULA, "--methods", "ditto,fedavg"], "one method is compared"),
         (["log", "heart", "--name", "r"], "There is no run 'r'"),
         (["log", "heart"], "There was no run yet"),
         (["schema", "heart"], "neither a table nor the folder of a site"),
@@ -189,7 +197,8 @@ def test_a_site_is_added_and_nothing_that_was_there_is_changed(place):
 )
 def test_what_is_wrong_is_said_in_one_line(arguments, said, place, monkeypatch):
     monkeypatch.chdir(place.parent)
-    assert said in coterie("federation", *arguments).message
+    first = [] if arguments[0] in ("fit", "compare") else ["federation"]
+    assert said in coterie(*first, *arguments).message
 
 
 def test_data_that_are_gone_keep_a_site_from_starting(place):
@@ -206,9 +215,9 @@ def test_a_port_that_is_taken_is_named(place):
 
 def test_a_run_that_is_named_again_must_be_the_same(place):
     coterie("federation", "check", place, "--unite")
-    assert coterie("federation", "run", place, *RUN, "--name", "mine").code == 0
-    other = ("--program", "pooled", "--formula", FORMULA, "--name", "mine")
-    assert "There is a run 'mine' with other options" in coterie("federation", "run", place, *other).message
+    assert coterie("fit", place, *RUN, "--name", "mine").code == 0
+    other = ("--method", "pooled", "--formula", FORMULA, "--name", "mine")
+    assert "There is a run 'mine' with other options" in coterie("fit", place, *other).message
 
 
 def test_an_engine_that_is_not_installed_names_its_extra(monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from coterie.cli import federation_run
+from coterie.cli import sites
 from coterie.deployment import logs
 
 
@@ -14,6 +14,6 @@ def test_the_operator_reads_why_a_run_goes_on_in_a_new_job(tmp_path, capsys):
         log.end("failed", "NVFlare ended the job.")
         log.end(logs.AGAIN, "Without the job: north.")
 
-    federation_run._follow(SimpleNamespace(run=run), tmp_path, "r", 10.0, as_json=False)
+    sites.follow(SimpleNamespace(run=run), tmp_path, "r", 10.0, as_json=False)
     said = capsys.readouterr().out
     assert f"{logs.AGAIN}: Without the job: north." in said and "failed" not in said

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from coterie.cli import federation_run
+from coterie.cli import sites
 from coterie.deployment import folders, toml
 from coterie.deployment.logs import RunLog
 from coterie.deployment.site.preview import LocalTransport
@@ -40,46 +40,46 @@ def place(tmp_path, monkeypatch):
     return tmp_path / "heart"
 
 
-FIT = ("--program", "hierarchical", "--formula", FORMULA)
+FIT = ("--method", "hierarchical", "--formula", FORMULA)
 SLIPS = {
-    "column": (("--program", "pooled", "--formula", "score ~ agee"), "Did you mean 'age'?"),
-    "formula": (("--program", "pooled", "--formula", "score ~"), "nothing on its right side"),
-    "option": ((*FIT, "--option", "nonsense=1"), "has no option 'nonsense'"),
-    "value": ((*FIT, "--option", "covariance=round"), "covariance must be auto, "),
+    "column": (("--method", "pooled", "--formula", "score ~ agee"), "Did you mean 'age'?"),
+    "formula": (("--method", "pooled", "--formula", "score ~"), "nothing on its right side"),
+    "option": ((*FIT, "--rounds", "nonsense=1"), "rounds are options of the methods"),
+    "value": ((*FIT, "--covariance", "round"), "covariance must be auto, "),
     "shared": ((*FIT, "--family", "gauss"), "Did you mean 'gaussian'?"),
     "missing": ((*FIT, "--missing", "skip"), "missing must be 'error' or 'drop'"),
     "client": ((*FIT, "--client", "wards"), "The schema has no column 'wards'. Did you mean 'ward'?"),
     "weights": ((*FIT, "--weights", "agee"), "The schema has no column 'agee'."),
-    "clusters": (("--program", "clusterwise", "--formula", FORMULA), "needs clusters: name a cluster column"),
-    "program": (("--program", "hierarchica", "--formula", FORMULA), "Did you mean 'hierarchical'?"),
-    "no objective": (("--program", "fedavg", "--formula", FORMULA), "--objective module:function"),
-    "trainer": (("--program", "fedavg", "--objective", "a:b", "--option", "etta=1"), "Did you mean 'eta'?"),
+    "clusters": (("--method", "clusterwise", "--formula", FORMULA), "needs clusters: name a cluster column"),
+    "program": (("--method", "hierarchica", "--formula", FORMULA), "Did you mean 'hierarchical'?"),
+    "no objective": (("--method", "fedavg", "--formula", FORMULA), "--objective module:function"),
+    "trainer": (("--method", "fedavg", "--objective", "a:b", "--rounds", "etta=1"), "Did you mean 'eta'?"),
     "rounds": (
-        ("--program", "fedavg", "--objective", "a:b", "--option", "rounds=few"),
+        ("--method", "fedavg", "--objective", "a:b", "--rounds", "rounds=few"),
         "rounds must be a whole number",
     ),
-    "several": (("--program", "fedavg", "--objective", "a:b", "--option", "eta=0.1,0.2"), "eta must be one value"),
-    "function": (("--program", "nowhere:f", "--objective", "a:b"), "'nowhere:f' cannot be imported"),
-    "call": (("--program", "math:sqrt", "--objective", "a:b", "--option", "k=2"), "cannot be called with"),
+    "several": (("--method", "fedavg", "--objective", "a:b", "--rounds", "eta=0.1,0.2"), "eta must be one value"),
+    "function": (("--method", "nowhere:f", "--objective", "a:b"), "'nowhere:f' cannot be imported"),
+    "call": (("--method", "math:sqrt", "--objective", "a:b", "--rounds", "k=2"), "cannot be called with"),
     "run": ((*FIT, "--name", "a/b"), "A run's name is letters"),
 }
 
 
 @pytest.mark.parametrize(("arguments", "words"), SLIPS.values(), ids=SLIPS)
 def test_a_slip_is_said_before_any_site_is_asked(arguments, words, place):
-    ran = coterie("federation", "run", place, *arguments)
+    ran = coterie("fit", place, *arguments)
     assert words in ran.message and ran.message.count(words) == 1
     assert not list((place / "coordinator").glob("runs/*"))
 
 
 @pytest.mark.parametrize("seconds", ["0", "-3", "nan"])
 def test_time_must_be_some(place, seconds):
-    for words in (("run", place, *RUN), ("check", place)):
-        assert "a number of seconds above 0" in coterie("federation", *words, f"--timeout={seconds}").message
+    for words in (("fit", place, *RUN), ("federation", "check", place)):
+        assert "a number of seconds above 0" in coterie(*words, f"--timeout={seconds}").message
 
 
 def test_a_preview_of_a_slip_is_an_error(place):
-    ran = coterie("federation", "preview", home(place, "bern"), "--program", "pooled", "--formula", "score ~ agee")
+    ran = coterie("federation", "preview", home(place, "bern"), "--method", "pooled", "--formula", "score ~ agee")
     assert ran.code == 2
     assert ran.err.count("agee") == 1 and "Nothing would leave: The formula uses 'agee'" in ran.err
 
@@ -111,7 +111,7 @@ def test_a_run_that_is_left_is_said_to_go_on(place, monkeypatch):
     found = Asked()
     found.run = leave
     monkeypatch.setattr(folders, "engine", lambda name: found)
-    ran = coterie("federation", "run", place, *RUN, "--name", "mine")
+    ran = coterie("fit", place, *RUN, "--name", "mine")
     assert ran.code == 130
     assert "Run 'mine' goes on at the coordinator: the same command with --name mine shows it again" in ran.err
     assert (place / "coordinator" / "runs" / "mine" / "run.toml").exists()
@@ -139,7 +139,7 @@ def test_the_end_of_a_run_is_said_once(place, monkeypatch):
             raise BelowQuorum("Something is wrong.")
 
     monkeypatch.setattr(folders, "engine", lambda name: Failing())
-    ran = coterie("federation", "run", place, *RUN)
+    ran = coterie("fit", place, *RUN)
     assert (ran.out + ran.err).count("Something is wrong") == 1
 
 
@@ -151,9 +151,9 @@ def test_a_wait_is_said(place, monkeypatch):
     found = Asked()
     found.run = slow
     monkeypatch.setattr(folders, "engine", lambda name: found)
-    monkeypatch.setattr(federation_run, "_LOOK", 0.01)
-    monkeypatch.setattr(federation_run, "_QUIET", 3)
-    assert coterie("federation", "run", place, *RUN).out.count("sites are away, or have much to do.") == 1
+    monkeypatch.setattr(sites, "_LOOK", 0.01)
+    monkeypatch.setattr(sites, "_QUIET", 3)
+    assert coterie("fit", place, *RUN).out.count("sites are away, or have much to do.") == 1
 
 
 SETTINGS = {
@@ -170,7 +170,7 @@ SETTINGS = {
 def test_what_is_wrong_with_a_setting_is_said(line, words, place):
     path = place / "coordinator" / "federation.toml"
     path.write_text(path.read_text().replace("[policy]", f"[policy]\n{line}"))
-    assert coterie("federation", "run", place, *RUN).message == words
+    assert coterie("fit", place, *RUN).message == words
 
 
 def test_the_folder_of_another_site_is_told(tmp_path):
@@ -193,7 +193,7 @@ def test_columns_that_are_not_there_are_one_problem(tmp_path):
 
 def test_a_hospital_predicts_its_own_rows(place, tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "engine", lambda name: Engine())
-    assert coterie("federation", "run", place, *RUN, "--name", "mine").code == 0
+    assert coterie("fit", place, *RUN, "--name", "mine").code == 0
     model, rows, out = place / "coordinator/runs/mine/result", home(place, "bern") / "data.csv", tmp_path / "p.csv"
     assert "Name the client with --client" in coterie("predict", model, rows).message
     assert "Did you mean 'bern'?" in coterie("predict", model, rows, "--client", "berne").message
@@ -252,11 +252,11 @@ def test_clients_of_an_objective_may_come_in_any_order(place, monkeypatch, group
         (home(place, name) / "models_in_any_order.py").write_text(MODELS)
         Member(name, "", 1, ("models_in_any_order:make",)).write(home(place, name))
     made = ("--objective", "models_in_any_order:make", "--objective-option", f"groups={groups}")
-    train = ("--program", "fedavg", *made, "--option", "rounds=1", "--option", "B=0")
-    ran = coterie("federation", "run", place, *train)
+    train = ("--method", "fedavg", *made, "--rounds", "rounds=1", "--rounds", "B=0")
+    ran = coterie("fit", place, *train)
     assert ran.code == 0, ran.err
     assert "clients: basel 12, bern 12, chur 12" in ran.out
     (place / "coordinator" / "schema.toml").unlink()
     assert "schema" not in coterie("federation", "check", place).out
-    ran = coterie("federation", "run", place, *train, "--objective-option", "nope=3")
+    ran = coterie("fit", place, *train, "--objective-option", "nope=3")
     assert "cannot be called with the path, site=... and the options of the run" in ran.err

@@ -15,17 +15,10 @@ TABLE_OPTIONS = ["--formula", "--client", "--cluster", "--family", "--shared", "
 MODEL_OPTIONS = ["--covariance", "--cluster-variance", "--residual", "--reml", "--ml", "--gamma", "--lam", "--alpha"]
 EVIDENCE_OPTIONS = ["--splits", "--test-fraction", "--order-by", "--split-by", "--seed", "--out"]
 COMPARE = [*TABLE_OPTIONS, *MODEL_OPTIONS, *EVIDENCE_OPTIONS]
-PROGRAM = [
-    "--program",
-    "--option",
-    "--seed",
-    "--objective",
-    "--objective-option",
-    *(o for o in TABLE_OPTIONS if o != "--shared"),
-]
+PROGRAM = ["--method", "--rounds", "--seed", "--splits", "--objective", "--objective-option", *TABLE_OPTIONS]
 OPTIONS = {
-    "fit": [*COMPARE, "--method", "--methods", "--resume", "--strict"],
-    "compare": [*COMPARE, "--methods", "--report"],
+    "fit": [*COMPARE, *PROGRAM, "--methods", "--resume", "--strict", "--name", "--timeout", "--json"],
+    "compare": [*COMPARE, "--methods", "--report", "--name", "--timeout", "--json"],
     "predict": ["--interval", "--client", "--missing", "--keep", "--out"],
     "report": ["--out"],
     "methods": ["--model", "--engine", "--table"],
@@ -37,7 +30,6 @@ OPTIONS = {
         "start-site",
         "check",
         "preview",
-        "run",
         "status",
         "log",
         "stop",
@@ -58,7 +50,6 @@ OPTIONS = {
     "federation start-site": ["--site", "--foreground"],
     "federation check": ["--unite", "--timeout", "--json"],
     "federation preview": [*PROGRAM, "--min-group", "--json"],
-    "federation run": [*PROGRAM, "--name", "--timeout", "--json"],
     "federation status": ["--json"],
     "federation log": ["--name", "--last", "--json"],
 }

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli import nets
+from coterie.cli import nets, sites
 from coterie.cli import options as o
 from coterie.cli.common import Force, check_page, check_table, new_file, say, write_table
 from coterie.cli.fit import OPTIONS as FIT
@@ -16,11 +16,12 @@ from coterie.cli.fit import (
     fit_configured,
     fit_table,
     inputs,
-    is_configuration,
+    kind_of,
     of_nets,
     print_comparison,
     say_notes,
 )
+from coterie.deployment.federation_toml import LONGEST
 from coterie.errors import CoterieError
 
 EXAMPLE = 'Example: coterie compare students.csv --formula "mAch ~ cses" --client school --cluster sector'
@@ -38,6 +39,9 @@ def compare(
     na_value: o.NaValue = None,
     methods: nets.Methods = None,
     report: nets.Report = None,
+    name: sites.RunName = None,
+    timeout: sites.RunTimeout = LONGEST,
+    as_json: sites.RunJson = False,
     out: Out = None,
     force: Force = False,
 ) -> None:
@@ -46,8 +50,8 @@ def compare(
         check_table(out, inputs(table, context.params["network"]), force, "compare")
     if report is not None:
         check_page(report, [table], force)
-    configured = is_configuration(context, table, {"out", "force", "methods", "report"})
-    if configured and of_nets(table):
+    kind = kind_of(context, table, {"out", "force", "methods", "report"})
+    if kind == "configuration" and of_nets(table):
         found = nets.compare_nets(table, methods)
         if out is not None:
             write_table(found.table.reset_index(), out, "compare")
@@ -60,11 +64,15 @@ def compare(
     if context.params["splits"] == 0:
         raise CoterieError("A comparison needs at least one split.")
     asked = nets.names(methods) or ["auto"]
-    result = fit_configured(table, asked) if configured else fit_table(context, asked)
-    if result.comparison.empty:
-        raise CoterieError(f"{result.reason} There is nothing to compare the methods on.")
-    print_comparison(result)
-    say_notes(result)
+    if kind == "federation":
+        result = sites.compared(context, table, asked)
+    else:
+        result = fit_configured(table, asked) if kind == "configuration" else fit_table(context, asked)
+        if result.comparison.empty:
+            raise CoterieError(f"{result.reason} There is nothing to compare the methods on.")
+    if not as_json:
+        print_comparison(result)
+        say_notes(result)
     if out is not None:
         write_table(result.comparison.reset_index(), out, "compare")
     if report is not None:

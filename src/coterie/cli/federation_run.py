@@ -1,17 +1,16 @@
-"""`coterie federation start-coordinator, start-site, check, preview, run, status, log, stop`: what operators do."""
+"""`coterie federation start-coordinator, start-site, check, preview, status, log, stop`: what operators do."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli import federation_options as o
+from coterie.cli import sites as o
 from coterie.cli.common import say, width
 from coterie.cli.common import status as waiting
 from coterie.cli.options import takes
@@ -20,19 +19,15 @@ from coterie.errors import CoterieError, fitting
 if TYPE_CHECKING:
     from subprocess import Popen
 
-    from coterie.deployment.federation_toml import Config
     from coterie.deployment.site.preview import Preview
-
-
-_TIMEOUT = 24 * 3600.0
-_LOOK, _QUIET = 0.5, 120  # seconds between looks into the log, and looks without news until that is said
 
 
 def start_coordinator(folder: o.Root, foreground: o.Foreground = False) -> None:
     """Start the coordinator of a federation, to which its sites connect."""
+    from coterie.deployment import folders
     from coterie.deployment.processes import need_free_port
 
-    home, config, engine = opened(folder)
+    home, config, engine = folders.opened(folder)
     if not engine.status(home).get("running"):
         need_free_port(config.port)
     with waiting("Starting the coordinator ..."):
@@ -77,11 +72,11 @@ def check(
     as_json: o.Json = False,
 ) -> None:
     """Ask every site for its clock, its versions and how its columns differ from those of others; no row moves."""
-    from coterie.deployment import folders
+    from coterie.deployment import federated_fit, folders
     from coterie.deployment.programs import check as checks
 
-    home, _, engine = opened(folder)
-    run_id = unused(home, "check")
+    home, _, engine = folders.opened(folder)
+    run_id = federated_fit.unused(home, "check")
     described = {"program": "check", "options": {"unite": unite}}
     with folders.begun(home, run_id, described), waiting("Asking the sites ..."):
         engine.run(home, run_id, timeout)
@@ -95,23 +90,25 @@ def check(
         raise CoterieError("The federation is not ready: put right what is said above, and check again.")
 
 
-@takes(o.PROGRAM)
+@takes(o.OPTIONS)
 def preview(
     context: typer.Context,
     folder: o.SiteFolder,
+    objective: o.Objective = None,
+    objective_option: o.ObjectiveOption = None,
     min_group: Annotated[
         int | None,
         typer.Option("--min-group", metavar="ROWS", help="Instead of what site.toml says; nothing is changed there."),
     ] = None,
     as_json: o.Json = False,
 ) -> None:
-    """Show exactly what a program would make this site send: names, shapes, bytes, rows covered. Nothing is sent."""
+    """Show exactly what a fit would make this site send: names, shapes, bytes, rows covered. Nothing is sent."""
     from coterie.deployment import folders
     from coterie.deployment.programs.run import run as run_program
     from coterie.deployment.site.preview import preview as look
 
-    run_toml, home = o.described(context.params), folders.site(folder)
-    with waiting("Running the program on this site's own rows ..."):
+    home, run_toml = folders.site(folder), o.program(context)
+    with waiting("Running it on this site's own rows ..."):
         found = look(home, run_toml, run_program, min_group)
     if as_json:
         print(json.dumps(asdict(found), indent=1, ensure_ascii=False))
@@ -148,49 +145,11 @@ def show(found: Preview) -> None:
             say(f"Refused: {reason}")
 
 
-@takes(o.PROGRAM)
-def run(
-    context: typer.Context,
-    folder: o.Root,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name", metavar="RUN", help="By default the program's with a number; one that is there goes on."
-        ),
-    ] = None,
-    timeout: o.Timeout = _TIMEOUT,
-    as_json: o.Json = False,
-) -> None:
-    """Run a program over all sites; a run that was cut short goes on where it stood if it is named again."""
-    from coterie.deployment import folders
-    from coterie.deployment.programs.run import verify
-    from coterie.deployment.programs.run_toml import RunConfig
-    from coterie.results.shared import load
-
-    run_toml = o.described(context.params)
-    home, config, engine = opened(folder)
-    run_id = name or unused(home, run_toml["program"])
-    with folders.begun(home, run_id, run_toml) as there:
-        verify(home, RunConfig(**run_toml), config)
-        try:
-            _follow(engine, home, run_id, timeout, as_json)
-        except KeyboardInterrupt:
-            again = f"the same command with --name {run_id} shows it again"
-            end = f"'coterie federation stop {shlex.quote(str(home))}' ends it"
-            say(f"Run '{run_id}' goes on at the coordinator: {again}, and {end}.", error=True)
-            raise
-    if not as_json:
-        if (there / "result" / "model.json").is_file():
-            for note in load(there / "result").notes:
-                say(f"Note: {note}")
-        say(f"Run '{run_id}' has ended: its result is in {there / 'result'}.")
-
-
 def status(folder: o.Either, as_json: o.Json = False) -> None:
     """Say who is connected, where the last run stands, who is missing since when, and who was left out and why."""
     from coterie.deployment import folders, logs
 
-    home, config, engine = opened(folder, either=True)
+    home, config, engine = folders.opened(folder, either=True)
     found: dict[str, Any] = {"federation": config.name, "engine": config.engine, **engine.status(home)}
     try:
         found["run"] = logs.read_status(folders.run_folder(home, None))
@@ -215,7 +174,7 @@ def log(
     from coterie.deployment import folders, logs
     from coterie.deployment.federation_toml import SITE
 
-    home, _, _ = opened(folder, either=True)
+    home, _, _ = folders.opened(folder, either=True)
     path: Path = home / logs.LOG if (home / SITE).is_file() else folders.run_folder(home, name) / logs.LOG
     entries = list(logs.read(path))
     if not entries:
@@ -226,20 +185,12 @@ def log(
 
 def stop(folder: o.Either) -> None:
     """Stop the coordinator, or a site; what it holds on disk stays, and it can be started again."""
-    home, _, engine = opened(folder, either=True)
+    from coterie.deployment import folders
+
+    home, _, engine = folders.opened(folder, either=True)
     running = bool(engine.status(home).get("running"))
     engine.stop(home)
     say(f"Stopped what ran in {home}." if running else f"Nothing runs in {home}.")
-
-
-def opened(folder: Path, either: bool = False) -> tuple[Path, Config, Any]:
-    """A coordinator's folder, or ``either`` that or a site's, its configuration, and what its engine does."""
-    from coterie.deployment import folders
-    from coterie.deployment.federation_toml import SITE, Config
-
-    home = folders.site(folder) if either and (folder / SITE).is_file() else folders.coordinator(folder)
-    config = Config.read(home)
-    return home, config, folders.engine(config.engine)
 
 
 def _stay(process: Popen[bytes], engine: Any, home: Path, foreground: bool) -> None:
@@ -251,47 +202,6 @@ def _stay(process: Popen[bytes], engine: Any, home: Path, foreground: bool) -> N
         process.wait()
     finally:
         engine.stop(home)
-
-
-def unused(home: Path, program: str) -> str:
-    """A name for a run that is not taken."""
-    word = "".join(c if c.isalnum() else "-" for c in program).strip("-") or "run"
-    names = (f"{word}-{n}" for n in count(1))
-    return next(name for name in names if not (home / "runs" / name).exists())
-
-
-def _follow(engine: Any, home: Path, run_id: str, timeout: float, as_json: bool) -> None:
-    """Run to the end, and print a line for each exchange as it happens."""
-    from threading import Event, Thread
-
-    from coterie.deployment import logs
-
-    path = home / "runs" / run_id / logs.LOG
-    who = f"'coterie federation status {shlex.quote(str(home))}' says who is connected."
-    before = len(list(logs.read(path)))
-    ended = Event()
-
-    def watch() -> None:
-        seen, last, quiet = before, False, 0
-        while not last:
-            last = ended.wait(_LOOK)
-            entries = list(logs.read(path))
-            quiet = quiet + 1 if len(entries) == seen else 0
-            if quiet == _QUIET and not as_json:
-                say(f"Nothing new in {_QUIET * _LOOK:.0f} s: sites are away, or have much to do. {who}")
-            for entry in entries[seen:]:
-                if not as_json and entry.get("why") and entry.get("state") != logs.AGAIN:
-                    continue  # the error that the command ends with says it
-                print(json.dumps(entry, ensure_ascii=False) if as_json else logs.words(entry), flush=True)
-            seen = len(entries)
-
-    follower = Thread(target=watch, daemon=True)
-    follower.start()
-    try:
-        engine.run(home, run_id, timeout)
-    finally:
-        ended.set()
-        follower.join()
 
 
 def _standing(found: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from coterie.cli import nets
+from coterie.cli import nets, sites
 from coterie.cli import options as o
 from coterie.cli.common import (
     TABLES,
@@ -27,6 +27,7 @@ from coterie.cli.common import (
     status,
     width,
 )
+from coterie.deployment.federation_toml import LONGEST, is_federation
 from coterie.errors import CoterieError
 from coterie.options import declared
 from coterie.results.options import Columns
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 EXAMPLE = 'Example: coterie fit students.csv --formula "mAch ~ cses" --client school --cluster sector --out model'
 
 TableOrConfig = Annotated[
-    Path, typer.Argument(parser=place, metavar="ROWS", help=f"{TABLES}; or a configuration (.toml), which says all.")
+    Path, typer.Argument(parser=place, metavar="ROWS", help=f"{TABLES}; a federation's folder; or a configuration.")
 ]
 NEEDED = ("formula", "client")
 OPTIONS = o.FIT | {name: o.optional(declared(Columns)[name], " A table needs it.") for name in NEEDED}
@@ -67,23 +68,41 @@ def fit(
     methods: nets.Methods = None,
     resume: nets.Resume = False,
     strict: nets.Strict = False,
+    objective: sites.Objective = None,
+    objective_option: sites.ObjectiveOption = None,
+    name: sites.RunName = None,
+    timeout: sites.RunTimeout = LONGEST,
+    as_json: sites.RunJson = False,
     out: Out = None,
     force: Force = False,
 ) -> None:
     """Find the best model for every client, and show that it is the best."""
-    configured = is_configuration(context, table, {"out", "force", "methods", *nets.OWN})
-    if configured and of_nets(table):
+    kind = kind_of(context, table, {"out", "force", "methods", *nets.OWN})
+    if kind == "configuration" and of_nets(table):
         nets.fit_nets(table, methods, out, resume, strict, force)
         return
-    from coterie.report.words import one
-
     read = inputs(table, context.params["network"])
     if out is not None:
         check_folder(out)
         need_room(out / "model.json", read, force, our_document("coterie model"), "another folder")
         need_room(out / "report.html", read, force, our_page, "another folder")
     asked = nets.names(methods)
-    result = fit_configured(table, asked) if configured else fit_table(context, asked)
+    if kind != "federation":
+        show(fit_configured(table, asked) if kind == "configuration" else fit_table(context, asked), out, force)
+        return
+    run, result = sites.run(context, table, asked)
+    if result is None:
+        return
+    if not as_json:
+        show(result, out, force, run / "result")
+    elif out is not None:
+        keep(result, out, force)
+
+
+def show(result: FitResult, out: Path | None, force: bool, lies: Path | None = None) -> None:
+    """Keep what is asked for, and say what was found, and where it ``lies``."""
+    from coterie.report.words import one
+
     if out is not None:
         with status("Writing the report ..."):
             keep(result, out, force)
@@ -91,7 +110,10 @@ def fit(
     print()
     explain(result)
     print()
-    if out is None:
+    if out is None and lies is not None:
+        say(f"Model:  {lies}")
+        say("Report: add --out DIR for it, or make it with 'coterie report'.")
+    elif out is None:
         say("Nothing was written: add --out DIR for the model and its report.")
     else:
         say(f"Model:  {out}")
@@ -102,30 +124,29 @@ def fit(
         say(f"Groups: {where} lists who is in which; in Python, result.merged has the group of every {noun}.")
 
 
-def is_configuration(context: typer.Context, table: Path, allowed: set[str]) -> bool:
-    """Whether the first argument is a configuration; a CoterieError for options that it, or a table, does not take."""
-    found = table.suffix.lower() == ".toml"
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    allowed = {"table", *allowed} if found else context.params.keys() - nets.OWN
-    if wrong := [f"--{name.replace('_', '-')}" for name in given if name not in allowed]:
-        what = "a configuration, which says all that is fitted" if found else "a table"
-        raise CoterieError(f"'{table}' is {what}: leave out {', '.join(wrong)}.")
-    for name in () if found else NEEDED:
+def kind_of(context: typer.Context, rows: Path, outputs: set[str]) -> str:
+    """What rows are: a configuration, a federation, or a table.
+
+    A CoterieError for an option that goes with other rows; ``outputs`` are those that go with a configuration.
+    """
+    known, all_of_it = context.params.keys(), "a configuration, which says all that is fitted"
+    kind, what, own = "table", "a table", known - nets.OWN - sites.OWN
+    if rows.suffix.lower() == ".toml":
+        kind, what, own = "configuration", all_of_it, {"table", *outputs}
+    elif is_federation(rows):
+        kind, what, own = "federation", "the folder of a federation", known - nets.OWN - sites.NOT_HERE
+    typed = {one.name: max(one.opts, key=len) for one in context.command.params}
+    if wrong := [typed[name] for name in context.params if name in o.given(context) - own]:
+        raise CoterieError(f"'{rows}' is {what}: leave out {', '.join(wrong)}.")
+    for name in NEEDED if kind == "table" else ():
         if context.params[name] is None:
             raise CoterieError(f"Missing option '--{name}'. See '{context.command_path} --help'.")
-    return found
+    return kind
 
 
 def fit_table(context: typer.Context, methods: list[str] | None = None) -> FitResult:
     """Read the table and fit it: a command's options are the arguments of coterie.fit."""
-    options = {name: value for name, value in context.params.items() if name in OPTIONS}
-    options |= {name: tuple(options[name] or ()) for name in ("cluster", "shared")}
-    options |= {name: o.numbers(f"--{name}", options[name]) for name in ("gamma", "lam", "alpha")}
-    options["rounds"] = o.assignments("--rounds", options.get("rounds"))
-    if (budget := context.params.get("bytes_per_update")) is not None:
-        options["rounds"] = with_budget(options["rounds"], budget, options["method"])
-    options["network"] = described(options["network"])
+    options = o.arguments(context.params)
     with reading(context.params, "Comparing the methods ...") as df:
         return _fitted(df, options.pop("formula"), methods=methods, **options)
 
@@ -180,28 +201,6 @@ def inputs(table: Path, network: list[str] | None) -> list[Path]:
     """The files that a command reads."""
     edges = o.assignments("--network", network, names=("covariates",)).get("edges")
     return [table, *([] if edges is None else [place(edges)])]
-
-
-def with_budget(rounds: dict[str, Any], budget: int, method: str) -> dict[str, Any]:
-    """Options of a run with the bytes of an update, which only one method has."""
-    if method != "similarity-network":
-        raise CoterieError("--bytes-per-update is an option of similarity-network: add --method similarity-network.")
-    if "bytes_per_update" in rounds:
-        raise CoterieError("--bytes-per-update and --rounds bytes_per_update are one option: give one of them.")
-    return rounds | {"bytes_per_update": budget}
-
-
-def described(texts: list[str] | None) -> dict[str, Any] | None:
-    """What --network says, with the table of edges read."""
-    if not texts:
-        return None
-    network = o.assignments("--network", texts, names=("covariates",))
-    if "edges" in network:
-        from coterie.data.table_files import read_table
-
-        file = place(network["edges"])
-        network["edges"] = read_table(file, list(read_table(file).columns[:2]))
-    return network
 
 
 def keep(result: FitResult, out: Path, force: bool) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from typing import Annotated, Any, get_args, get_origin
 
-from typer import Option
+from typer import Context, Option
 
+from coterie.cli.common import place
 from coterie.errors import CoterieError
 from coterie.options import Declared, declared
 from coterie.results.options import Columns, Options
@@ -109,6 +110,45 @@ def numbers(option: str, text: str | None) -> float | list[float] | dict[str, fl
             )
         return named
     return values if len(values) > 1 else values[0]
+
+
+def given(context: Context) -> set[str]:
+    """Names of the parameters that were typed."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def arguments(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of :func:`coterie.fit` that a command's options say."""
+    found = {name: value for name, value in params.items() if name in FIT}
+    found |= {name: tuple(found[name] or ()) for name in ("cluster", "shared")}
+    found |= {name: numbers(f"--{name}", found[name]) for name in ("gamma", "lam", "alpha")}
+    found["rounds"] = assignments("--rounds", found.get("rounds"))
+    if (budget := params.get("bytes_per_update")) is not None:
+        found["rounds"] = with_budget(found["rounds"], budget, found["method"])
+    return found | {"network": described(found["network"])}
+
+
+def with_budget(rounds: dict[str, Any], budget: int, method: str) -> dict[str, Any]:
+    """Options of a run with the bytes of an update, which only one method has."""
+    if method != "similarity-network":
+        raise CoterieError("--bytes-per-update is an option of similarity-network: add --method similarity-network.")
+    if "bytes_per_update" in rounds:
+        raise CoterieError("--bytes-per-update and --rounds bytes_per_update are one option: give one of them.")
+    return rounds | {"bytes_per_update": budget}
+
+
+def described(texts: list[str] | None) -> dict[str, Any] | None:
+    """What --network says, with the table of edges read."""
+    if not texts:
+        return None
+    network = assignments("--network", texts, names=("covariates",))
+    if "edges" in network:
+        from coterie.data.table_files import read_table
+
+        file = place(network["edges"])
+        network["edges"] = read_table(file, list(read_table(file).columns[:2]))
+    return network
 
 
 def na_values(texts: list[str] | None) -> list[str] | None:

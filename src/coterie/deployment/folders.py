@@ -13,12 +13,12 @@ from typing import Any
 
 from coterie import files, options
 from coterie.deployment import secure_sum_setup, toml
-from coterie.deployment.federation_toml import FEDERATION, RUN, SCHEMA, SITE, Config, check_name
+from coterie.deployment.federation_toml import COORDINATOR, FEDERATION, RUN, SCHEMA, SITE, Config, check_name
 from coterie.deployment.schema import Schema
 from coterie.deployment.site.site_toml import MIN_GROUP, Disclosure, Member
 from coterie.errors import CoterieError, listed, nearest
 
-COORDINATOR, SITES, RUNS = "coordinator", "sites", "runs"
+SITES, RUNS = "sites", "runs"
 _PACKAGES = {"flower": "flwr", "nvflare": "nvflare"}
 
 
@@ -51,6 +51,13 @@ def coordinator(folder: str | Path) -> Path:
     if not (found / FEDERATION).is_file():
         raise CoterieError(f"'{path}' is not a federation folder: make one with 'coterie federation init'.")
     return found
+
+
+def opened(folder: str | Path, either: bool = False) -> tuple[Path, Config, Any]:
+    """A coordinator's folder, or ``either`` that or a site's, its configuration, and what its engine does."""
+    home = site(folder) if either and (files.local(folder) / SITE).is_file() else coordinator(folder)
+    config = Config.read(home)
+    return home, config, engine(config.engine)
 
 
 def site(folder: str | Path, name: str | None = None) -> Path:

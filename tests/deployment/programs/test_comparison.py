@@ -159,7 +159,7 @@ def test_splits_that_sites_refuse_since_they_differ_by_few_rows_end_the_comparis
 
 def test_nothing_is_compared_unless_it_is_asked_for(tmp_path):
     there, _, _ = hold_out(tmp_path, schools(), SCHOOLS, name="pooled", splits=0)
-    assert there.comparison.empty and "splits=1" in there.notes[-1]
+    assert there.comparison.empty and "--splits 1" in there.notes[-1]
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ _OPTIONS = (
     *_STRENGTHS,
 )
 NOTHING = (
-    "No rows were held out, so this cannot say whether sharing helps: with the option splits=1 sites hold rows out and "
-    "compare, for further exchanges."
+    "No rows were held out, so this cannot say whether sharing helps: with one split (--splits 1) sites hold rows out "
+    "and compare, for further exchanges."
 )
 """Said of a run without splits, which is the default: what they cost depends on the engine."""
 

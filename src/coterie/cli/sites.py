@@ -1,0 +1,172 @@
+"""What the commands do where rows are those of a federation's sites: their options, and how a run is followed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, BadParameter
+from typer import Option as Flag
+
+from coterie.cli import options as o
+from coterie.cli.common import OUTPUTS, place, say
+from coterie.deployment.federation_toml import LONGEST
+from coterie.errors import CoterieError
+from coterie.options import declared
+from coterie.results.options import Columns
+
+if TYPE_CHECKING:
+    from coterie.results.result import FitResult
+
+_PANEL = "A federation's folder"
+_LOOK, _QUIET = 0.5, 120  # seconds between looks into the log, and looks without news until that is said
+
+
+def _seconds(value: float) -> float:
+    if not value > 0.0:
+        raise BadParameter(f"it must be a number of seconds above 0, not {value:g}.")
+    return value
+
+
+Root = Annotated[
+    Path, Argument(parser=place, metavar="FOLDER", help="The federation's folder, or the coordinator's in it.")
+]
+SiteFolder = Annotated[Path, Argument(parser=place, metavar="SITE", help="The site's folder.")]
+Either = Annotated[Path, Argument(parser=place, metavar="FOLDER", help="The coordinator's or a site's folder.")]
+_TIME: dict[str, Any] = {"metavar": "SECONDS", "callback": _seconds}
+_GIVE_UP = "When to give up; a run can go on later."
+Timeout = Annotated[float, Flag("--timeout", help=_GIVE_UP, **_TIME)]
+Json = Annotated[bool, Flag("--json", help="Print JSON, for other programs.")]
+Foreground = Annotated[bool, Flag("--foreground", help="Stay until it ends; Ctrl-C stops it.")]
+Objective = Annotated[
+    str | None,
+    Flag(
+        "--objective",
+        metavar="MODULE:FUNCTION",
+        help="Instead of a formula: what makes a site's objective; every site must allow it in its site.toml.",
+        rich_help_panel=_PANEL,
+    ),
+]
+ObjectiveOption = Annotated[
+    list[str] | None,
+    Flag(
+        "--objective-option",
+        metavar="NAME=VALUE",
+        help="An argument of what makes the objective; several are allowed.",
+        rich_help_panel=_PANEL,
+    ),
+]
+RunName = Annotated[
+    str | None,
+    Flag(
+        "--name",
+        metavar="RUN",
+        help="By default the method's with a number; one that is there goes on.",
+        rich_help_panel=_PANEL,
+    ),
+]
+RunTimeout = Annotated[float, Flag("--timeout", help=_GIVE_UP, rich_help_panel=_PANEL, **_TIME)]
+RunJson = Annotated[bool, Flag("--json", help="Print a line of JSON for each exchange.", rich_help_panel=_PANEL)]
+OWN = {"objective", "objective_option", "name", "timeout", "as_json"}
+"""Options that rows elsewhere have not."""
+NOT_HERE = {"na_value", "order_by", "split_by", "bytes_per_update"}
+"""Options of a table that sites do not take."""
+OPTIONS = {name: one for name, one in o.FIT.items() if name not in NOT_HERE}
+OPTIONS |= {
+    name: o.optional(declared(Columns)[name], text)
+    for name, text in {"formula": "", "client": " Without it every site is one client."}.items()
+}
+"""The arguments of :func:`coterie.fit` that a program is made of."""
+
+
+def program(context: typer.Context, **defaults: Any) -> dict[str, Any]:
+    """What ``run.toml`` says, of the options that a command was given; ``defaults`` stand below them."""
+    from coterie.deployment import federated_fit
+
+    params, objective = context.params, context.params.get("objective")
+    given = o.given(context)
+    if "objective_option" in given and objective is None:
+        raise CoterieError("--objective-option needs --objective.")
+    if objective is not None:
+        if not re.fullmatch(r"[\w.]+:\w+", objective):
+            raise CoterieError(f"--objective takes module:function, not '{objective}'.")
+        if "out" in given:
+            raise CoterieError("--out keeps a formula's model and report; an objective's stays in the run's folder.")
+        made = o.assignments("--objective-option", params["objective_option"])
+        objective = {"factory": objective, "options": made}
+    said = {name: value for name, value in o.arguments(params).items() if name in given and name in OPTIONS}
+    return federated_fit.program(said.pop("formula", None), defaults | said, objective)
+
+
+def compared(context: typer.Context, folder: Path, methods: list[str]) -> FitResult:
+    """The result of a run that compares; a CoterieError says why sites held no rows out."""
+    result = run(context, folder, methods)[1]
+    if result is None or result.comparison.empty:
+        raise CoterieError("There is no comparison." if result is None else result.notes[-1])
+    return result
+
+
+def run(context: typer.Context, folder: Path, methods: list[str] | None = None) -> tuple[Path, FitResult | None]:
+    """Run what a command asks for to its end, with a line for each exchange: the run's folder, and a table's result.
+
+    Where ``methods`` are to be compared, rows are held out once if nothing is said of that.
+    """
+    from coterie.deployment.federated_fit import carried_out, comparing, result_in
+
+    defaults = {} if methods is None else comparing(methods)
+
+    as_json = context.params["as_json"]
+
+    def go(engine: Any, home: Path, run_id: str, timeout: float) -> None:
+        try:
+            follow(engine, home, run_id, timeout, as_json)
+        except KeyboardInterrupt:
+            again = f"the same command with --name {run_id} shows it again"
+            end = f"'coterie federation stop {shlex.quote(str(home))}' ends it"
+            say(f"Run '{run_id}' goes on at the coordinator: {again}, and {end}.", error=True)
+            OUTPUTS.append((home / "runs" / run_id, None))
+            raise
+
+    params = context.params
+    there = carried_out(folder, program(context, **defaults), params["name"], params["timeout"], go)
+    if not as_json:
+        say(f"Run '{there.name}' has ended: its result is in {there / 'result'}.")
+    return there, result_in(there)
+
+
+def follow(engine: Any, home: Path, run_id: str, timeout: float = LONGEST, as_json: bool = False) -> None:
+    """Run to the end, and print a line for each exchange as it happens."""
+    from threading import Event, Thread
+
+    from coterie.deployment import logs
+
+    path = home / "runs" / run_id / logs.LOG
+    who = f"'coterie federation status {shlex.quote(str(home))}' says who is connected."
+    before = len(list(logs.read(path)))
+    ended = Event()
+
+    def watch() -> None:
+        seen, last, quiet = before, False, 0
+        while not last:
+            last = ended.wait(_LOOK)
+            entries = list(logs.read(path))
+            quiet = quiet + 1 if len(entries) == seen else 0
+            if quiet == _QUIET and not as_json:
+                say(f"Nothing new in {_QUIET * _LOOK:.0f} s: sites are away, or have much to do. {who}")
+            for entry in entries[seen:]:
+                if not as_json and entry.get("why") and entry.get("state") != logs.AGAIN:
+                    continue  # the error that the command ends with says it
+                print(json.dumps(entry, ensure_ascii=False) if as_json else logs.words(entry), flush=True)
+            seen = len(entries)
+
+    follower = Thread(target=watch, daemon=True)
+    follower.start()
+    try:
+        engine.run(home, run_id, timeout)
+    finally:
+        ended.set()
+        follower.join()

@@ -1,0 +1,147 @@
+"""A call of :func:`coterie.fit` whose rows lie at the sites of a federation: what its run does, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.deployment import folders
+from coterie.deployment.federation_toml import LONGEST
+from coterie.errors import CoterieError, listed
+from coterie.families import DEFAULT
+from coterie.options import declared, need_names
+from coterie.results.options import Columns, Options
+
+if TYPE_CHECKING:
+    from coterie.results.result import FitResult
+
+Go = Callable[[Any, Path, str, float], object]
+"""What follows a run to its end: called with the engine, the coordinator's folder, the run's name and the seconds."""
+_ROWS_TOGETHER = {
+    "order_by": "sites hold out rows by the seed alone",
+    "split_by": "sites hold out rows by the seed alone",
+    "network": "candidates for its strength are compared where all rows are together",
+}
+_TASK = (*(name for name in declared(Columns) if name != "formula"), "family")
+_OPTIONS = [name for name in declared(Options) if name not in (*_TASK, *_ROWS_TOGETHER, "method", "seed")]
+
+
+def program(
+    formula: str | None, given: Mapping[str, Any], objective: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What ``run.toml`` says, of those arguments of :func:`coterie.fit` that are given.
+
+    ``objective`` stands for a table: the ``factory`` that makes a site's, and its ``options``. A method is "auto", a
+    name, or module:function. A CoterieError names what is missing, and what sites do not take.
+    """
+    for name in [name for name in _ROWS_TOGETHER if name in given]:
+        raise CoterieError(f"Over sites there is no {name}: {_ROWS_TOGETHER[name]}.")
+    method, rounds = given.get("method", "auto"), _rounds(given)
+    options = {name: given[name] for name in _OPTIONS if name in given and name != "rounds"}
+    task: dict[str, Any] = {name: given[name] for name in _TASK if name in given}
+    if objective is not None:
+        if formula is not None or task:
+            raise CoterieError(
+                "--objective stands for a table: leave out --formula, --family and the names of columns."
+            )
+        if method == "auto":
+            raise CoterieError("Which method trains the objective? Name one with --method, such as fedavg.")
+        task = dict(objective)
+    elif formula is None:
+        raise CoterieError("Say what is modelled: add --formula 'outcome ~ columns', or --objective module:function.")
+    else:
+        task = {"formula": formula, "family": DEFAULT, "missing": "error"} | task
+    if method == "auto":
+        method = "given-strengths" if "gamma" in given else "hierarchical"
+    if objective is not None or ":" in method:
+        if options:
+            raise CoterieError(
+                f"{listed(options)} {'is' if len(options) == 1 else 'are'} for methods on a formula, not for "
+                f"'{method}': "
+                "give its options by rounds (--rounds NAME=VALUE)."
+            )
+        options = rounds
+    elif rounds:
+        options["rounds"] = rounds
+    seed = {"seed": given["seed"]} if "seed" in given else {}
+    return {"program": method, **seed, "task": task, "options": options}
+
+
+def comparing(methods: Sequence[str]) -> dict[str, Any]:
+    """Arguments of a call that compares: one split, and the method beside `local` and `pooled`, always in."""
+    found = [name for name in dict.fromkeys(methods) if name not in ("local", "pooled")]
+    if len(found) > 1 or "all" in found:
+        raise CoterieError(
+            "Over sites one method is compared with local and pooled, for each costs exchanges: name one."
+        )
+    return {"splits": 1, "method": next(iter([*found, *methods]), "auto")}
+
+
+def _rounds(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options over rounds, the main clients among them."""
+    rounds, main = given.get("rounds"), given.get("main")
+    if isinstance(rounds, Mapping) or rounds is None:
+        found = dict(rounds or {})
+    else:
+        found = {_length(given.get("method", "auto")): rounds}
+    return found if main is None else found | {"main": main}
+
+
+def _length(method: str) -> str:
+    from coterie.methods.registry import FITTED
+
+    return FITTED[method].length if method in FITTED else "rounds"
+
+
+def carried_out(
+    folder: str | Path, what: Mapping[str, Any], name: str | None = None, timeout: float = LONGEST, go: Go | None = None
+) -> Path:
+    """Run a program over all sites, or go on with the run of that name; the folder of the run comes back.
+
+    Whatever the coordinator can know to be wrong is said before any site is asked, and leaves nothing behind.
+    """
+    from coterie.deployment.programs.run import verify
+    from coterie.deployment.programs.run_toml import RunConfig
+
+    home, config, engine = folders.opened(folder)
+    run_id = name or unused(home, what["program"])
+    with folders.begun(home, run_id, what) as there:
+        verify(home, RunConfig(**what), config)
+        if go is None:
+            engine.run(home, run_id, timeout)
+        else:
+            go(engine, home, run_id, timeout)
+    return there
+
+
+def unused(home: Path, program: str) -> str:
+    """A name for a run that is not taken."""
+    word = "".join(c if c.isalnum() else "-" for c in program).strip("-") or "run"
+    names = (f"{word}-{n}" for n in count(1))
+    return next(name for name in names if not (home / folders.RUNS / name).exists())
+
+
+def result_in(run: Path) -> FitResult | None:
+    """The result of a formula's run; None of what is no model of a table."""
+    from coterie.results.result import FitResult
+    from coterie.results.shared import load
+
+    found = load(run / "result") if (run / "result" / "model.json").is_file() else None
+    return found if isinstance(found, FitResult) else None
+
+
+def fit(folder: str | Path, formula: str, given: Mapping[str, Any]) -> FitResult:
+    """Fit a formula over the sites, whose engine runs; ``engine`` may give the run's ``name``, and a ``timeout``."""
+    engine = given.get("engine", {})
+    if not isinstance(engine, Mapping):
+        raise CoterieError(
+            f"The federation's folder says over which engine it runs: leave engine='{engine}' out, or name the run "
+            'with engine={"name": "exact"}.'
+        )
+    need_names("The engine of a federation", engine, ("name", "timeout"))
+    found = result_in(carried_out(folder, program(formula, given), **engine))
+    if found is None:
+        raise CoterieError(f"'{given['method']}' makes no model of a table: run it with 'coterie fit'.")
+    return found

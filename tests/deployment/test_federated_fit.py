@@ -1,0 +1,80 @@
+"""A federation's folder as rows: the words of a table, and its result."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie
+from coterie.deployment import federated_fit, folders
+from coterie.deployment.programs import run
+from coterie.errors import CoterieError
+from tests.cli.harness import coterie as command
+from tests.deployment.sites import FORMULA, build, tables, transport
+from tests.messages import names
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A federation whose sites answer in this process."""
+    build(tmp_path / "heart")
+
+    def carry(folder, run_id, timeout):
+        run.run(transport(tmp_path / "heart"), folder, run_id)
+
+    monkeypatch.setattr(folders, "engine", lambda name: SimpleNamespace(run=carry))
+    return tmp_path / "heart"
+
+
+def together():
+    return pd.concat([frame.assign(site=name) for name, frame in tables().items()], ignore_index=True)
+
+
+def test_a_fit_over_sites_is_that_of_one_table(place):
+    there = coterie.fit(place, FORMULA, covariance="isotropic")
+    here = coterie.fit(together(), FORMULA, "site", covariance="isotropic", method="hierarchical", splits=0)
+    assert there.method == "hierarchical" and there.comparison.empty
+    pd.testing.assert_frame_equal(there.client_coefficients, here.client_coefficients, rtol=1e-10)
+    again = coterie.fit(place / "coordinator", FORMULA, "ward", "kind", method="pooled", engine={"name": "mine"})
+    assert again.model.client_name == "ward" and (place / "coordinator" / "runs" / "mine" / "result").is_dir()
+
+
+def test_a_comparison_over_sites_is_that_of_one_table(place):
+    there = coterie.compare(place, FORMULA, methods=["hierarchical"], seed=3)
+    here = coterie.compare(together(), FORMULA, "site", splits=1, seed=3)
+    assert list(there.index) == ["local", "pooled", "hierarchical"]
+    np.testing.assert_allclose(there["loss_clients"], here["loss_clients"][there.index], rtol=1e-10)
+
+
+def test_the_command_shows_what_it_shows_of_a_table_and_keeps_it(place, tmp_path):
+    ran = command("fit", place, "--formula", FORMULA, "--splits", 1, "--out", tmp_path / "model")
+    assert ran.code == 0, ran.err
+    assert "Recommended: " in ran.out and f"Report: {tmp_path / 'model' / 'report.html'}" in ran.out
+    kept = coterie.load(tmp_path / "model")
+    assert kept.comparison.index.tolist() == ["local", "pooled", "hierarchical"]
+    ran = command("compare", place, "--formula", FORMULA, "--out", tmp_path / "c.csv")
+    assert ran.code == 0, ran.err
+    assert pd.read_csv(tmp_path / "c.csv")["method"].tolist() == kept.comparison.index.tolist()
+    ran = command("fit", place, "--formula", FORMULA, "--json")
+    assert ran.code == 0 and all(line.startswith("{") for line in ran.out.splitlines())
+
+
+SLIPS = [
+    (lambda place: coterie.fit(place, coterie.Torch("mlp")), "Sites code call --objective module:function"),
+    (lambda place: coterie.fit(place, FORMULA, order_by="age"), "no order_by sites hold out by seed"),
+    (lambda place: coterie.fit(place, FORMULA, engine="ray"), "folder engine leave engine='ray' out"),
+    (lambda place: coterie.fit(place, FORMULA, engine={"nam": "x"}), "no option 'nam' Did you mean 'name'"),
+    (lambda place: coterie.fit(place, FORMULA, group="ward"), "group goes with coterie.Torch say cluster"),
+    (lambda place: coterie.compare(place, FORMULA, methods=["ditto", "apfl"]), "one method is compared"),
+    (lambda place: federated_fit.program(FORMULA, {"method": "a:b", "reml": False}), "reml is for methods rounds"),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), SLIPS, ids=[said for _, said in SLIPS])
+def test_what_sites_do_not_take_is_said_before_they_are_asked(call, said, place):
+    with pytest.raises(CoterieError, match=names(said)):
+        call(place)
+    assert not list((place / "coordinator").glob("runs/*"))
