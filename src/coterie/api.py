@@ -21,7 +21,7 @@ from coterie.deployment.federation_toml import is_federation
 from coterie.errors import CoterieError, listed
 from coterie.evidence.splits import need_groups
 from coterie.files import local
-from coterie.options import declared
+from coterie.options import declared, shown
 from coterie.results import table_config
 from coterie.results.fitting import Fitting
 from coterie.results.options import Options
@@ -211,7 +211,7 @@ def compared(rows: Any, *arguments: Any, methods: Sequence[str], **options: Any)
 _BELONGS = {
     **dict.fromkeys(("cluster", "family", "covariance", "splits", "order_by", "split_by", "reml"), "a formula"),
     **dict.fromkeys(("cluster_variance", "residual", "gamma", "lam", "alpha", "offset", "weights"), "a formula"),
-    **dict.fromkeys(("group", "personal", "partition", "privacy", "engine"), "coterie.Torch"),
+    **dict.fromkeys(("group", "personal", "partition", "privacy"), "coterie.Torch"),
     "missing": "a formula",
 }
 """Options that say nothing of the other kind of model."""
@@ -232,7 +232,7 @@ def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> Fit
     kind = "coterie.Torch" if isinstance(model, Torch) else "a formula"
     federated = is_federation(rows)
     for name, whose in _BELONGS.items():
-        if name in given and whose != kind and not (federated and name == "engine"):
+        if name in given and whose != kind:
             raise CoterieError(f"{name} goes with {whose}, not with {kind}: {_INSTEAD.get(name, 'leave it out')}.")
     if federated:
         return _over_sites(rows, model, given, methods)
@@ -315,6 +315,8 @@ def _fitting(df: Any, arguments: dict[str, Any]) -> tuple[Fitting, str]:
     for name in ("splits", "seed"):
         if arguments[name] is None:
             arguments[name] = declared(Options)[name].default
+    if (engine := arguments["engine"]) not in ("auto", "inprocess"):
+        raise CoterieError(f"engine of a table must be auto or inprocess, not {shown(engine)}.")
     formula, names = arguments["model"], ("offset", "weights", "order_by", "split_by")
     client, cluster = as_name("client", arguments["client"]), as_names("cluster", arguments["cluster"])
     table = Table.of(_read(df, arguments) if isinstance(df, (str, Path)) else df)

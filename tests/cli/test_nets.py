@@ -67,6 +67,11 @@ def test_trains_and_writes_models_tables_and_report(folder):
     assert len(clients) == 8
     saved = load("trained")
     assert saved.evidence.fingerprint in ran.out
+    page = Path("trained/report.html").read_bytes()
+    assert coterie("report", "trained", "--out", "again.html").code == 0
+    assert Path("again.html").read_bytes() == page
+    Path("t.csv").write_text("x\n1\n")
+    assert "has nets, which answer arrays" in coterie("predict", "trained", "t.csv").message
     assert curve["accuracy"].iloc[-1] == pytest.approx(saved.run.scores.summary()["accuracy"])
 
 
