@@ -24,7 +24,6 @@ WRONG = [
     ({"splits": 2.5}, "splits must be a whole number from 0, not 2.5"),
     ({"splits": "5"}, "splits must be a whole number from 0, not '5'"),
     ({"seed": "a"}, "seed must be a whole number, not 'a'"),
-    ({"seed": None}, "seed must be a whole number, not None"),
     ({"test_fraction": "a"}, "test_fraction must be a number between 0 and 1, not 'a'"),
     ({"reml": "yes"}, "reml must be true or false, not 'yes'"),
     ({"family": None}, "family"),
