@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -176,6 +178,13 @@ def test_the_configuration_of_a_net_s_fit_gives_its_numbers_again(tmp_path):
         assert other.evidence.fingerprint == result.evidence.fingerprint
 
 
+def test_an_array_that_is_not_in_a_file_is_missed(tmp_path):
+    np.savez(tmp_path / "rows.npz", X=X, y=Y, site=CLIENT)
+    for options in ({"client": "sit"}, {"client": "site", "group": "town"}):
+        with pytest.raises(CoterieError, match=names("no array")):
+            coterie.fit(tmp_path / "rows.npz", SOFTMAX, rounds=1, **options)
+
+
 def test_what_was_in_memory_is_asked_for_when_a_configuration_is_read(tmp_path):
     net = coterie.fit((X, Y, CLIENT), SOFTMAX, method="fedavg", rounds=FEW)
     fit = coterie.fit(table(), "y ~ x", "school", splits=0)
@@ -221,6 +230,17 @@ class TestNets:
             with self.torch.no_grad():
                 answered = made(self.torch.from_numpy(X)).argmax(1).numpy()
             np.testing.assert_array_equal(result.predict(X, "c1"), answered)
+
+    def test_what_has_no_name_is_told_from_others_and_known_again(self):
+        def made(width):
+            return lambda: self.torch.nn.Linear(4, width)
+
+        texts = [Torch(made(width)).path for width in (2, 2, 3)]
+        assert texts[0] == texts[1] and texts[0].startswith("in memory:<lambda> ")
+        self.torch.manual_seed(0)
+        module = self.net()
+        assert Torch(module).path == Torch(copy.deepcopy(module)).path != Torch(self.net()).path
+        assert Torch(self.torch.nn.Linear).path == "torch.nn.modules.linear:Linear"
 
     def test_datasets_by_client_are_rows(self):
         data = {

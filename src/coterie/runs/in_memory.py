@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from hashlib import blake2b
 from typing import Any
 
@@ -14,6 +17,8 @@ from coterie.options import shown
 MARK = "in memory:"
 """How the placeholder of something without a name begins."""
 ROWS = "The first argument"
+_PLACE = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Where something lies in memory, which no two processes agree on."""
 
 
 class Held(str):
@@ -41,12 +46,13 @@ def code(value: Any) -> str:
         return Held.of(value, f"{MARK}{type(value).__name__} {_digest([repr(value), *arrays])}")
     if not callable(value):
         raise ValueError("neither a name nor what can be called")
-    path = f"{getattr(value, '__module__', None)}:{getattr(value, '__qualname__', '<none>')}"
-    if "<" not in path and not path.startswith("__main__"):
-        return Held.of(value, path)
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", type(value).__name__)
+    home = None if module == "__main__" else sys.modules.get(str(module))
+    if reduce(lambda at, part: getattr(at, part, None), name.split("."), home) is value:
+        return Held.of(value, f"{module}:{name}")
     written = getattr(value, "__code__", None)
-    told = repr(value) if written is None else repr((written.co_code, written.co_consts, value.__closure__))
-    return Held.of(value, f"{MARK}{getattr(value, '__name__', type(value).__name__)} {_digest([told])}")
+    told = repr(value if written is None else (written.co_code, written.co_consts, value.__closure__))
+    return Held.of(value, f"{MARK}{name.rpartition('.')[2]} {_digest([_PLACE.sub('', told)])}")
 
 
 def rows(given: Any, client: Any = None, group: Any = None) -> Held:

@@ -95,6 +95,8 @@ def federated(config: Config, seed: int) -> Federated:
         partitioned = rotated(table["X"], table["y"], data["clients"], angles, seed, data["test"])
         return _channels(Federated.of(partitioned, len(angles) > 1), data["source"])
     partition = _partition(data, table, seed)
+    if data["group"] not in (*table, "group"):
+        raise CoterieError(f"The data have no array '{data['group']}' of groups. There are {', '.join(table)}.")
     if known := data["group"] in table:
         partition = replace(partition, group=_groups(partition, table[data["group"]]))
     # Not Partition.take: a client with rows that are not finite is left out and named when it trains.
