@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from coterie.numerics.arrays import Floats
 from coterie.numerics.network.edge_norms import project_all
 from coterie.numerics.network.newton import newton
 from coterie.numerics.network.problem import Certified, Problem, certify
-from coterie.numerics.network.splitting import Relaxed, algorithm5
+from coterie.numerics.network.splitting import Relaxed
 from coterie.options import Option, checked
 
 FIRST = {1.0: 60, 2.0: 60, float("inf"): 400}
@@ -53,8 +53,6 @@ def network_prox(
     metric: npt.ArrayLike | None = None,
     start: Proximal | None = None,
     iterations: Annotated[int, Option("Stop after so many.", low=1)] = 100_000,
-    method: Annotated[Literal["auto", "admm"], Option("How it is solved.")] = "auto",
-    rho: Annotated[float | None, Option("The penalty of admm, in units of the metric.", above=0.0)] = None,
 ) -> Proximal:
     """Minimise ``1/2 sum_i (z_i - v_i)' H_i (z_i - v_i) + sum_e weight_e ||z_i - z_j||_p`` over Z.
 
@@ -62,10 +60,9 @@ def network_prox(
     (M,), lambda part of it; ``metric`` are positive masses (n,) or symmetric positive definite matrices H (n, q, q), by
     default the identity. ``start`` is a former solution on the same edges, also for other weights, V or metric.
 
-    The method "auto" is the alternating direction method, relaxed and with rough Z-steps, taking turns with semismooth
-    Newton steps on the augmented Lagrangian; "admm" is Algorithm 5 of paper 003, with exact Z-steps and a fixed penalty
-    ``rho``, by default from the metric and the clients' degrees. A CoterieError for numbers that are not finite, edges
-    that name unknown clients, tie a client to itself or come twice, negative weights, shapes that do not fit.
+    The alternating direction method, relaxed and with rough Z-steps, takes turns with semismooth Newton steps on the
+    augmented Lagrangian. A CoterieError for numbers that are not finite, edges that name unknown clients, tie a client
+    to itself or come twice, negative weights, shapes that do not fit.
     """
     problem = Problem.of(V, edges, weight, p, metric)
     U = np.zeros((len(problem.edges), problem.V.shape[1]))
@@ -76,11 +73,7 @@ def network_prox(
         U, Z = start.dual.copy(), start.Z.copy()
         project_all(U, problem.p, problem.weight)
     tied = problem.weight > 0.0
-    problem = problem.of_edges(tied)
-    if method == "auto":
-        found, done = _take_turns(problem, Z, U[tied], gap, iterations)
-    else:
-        found, done = algorithm5(problem, Z, U[tied], gap, iterations, rho)
+    found, done = _take_turns(problem.of_edges(tied), Z, U[tied], gap, iterations)
     U[tied] = found.U
     return Proximal(found.Z, U, found.gap, done)
 

@@ -1,17 +1,11 @@
-"""The alternating direction method: over-relaxed with rough Z-steps; and Algorithm 5 of paper 003, corrected.
+"""The alternating direction method, over-relaxed with rough Z-steps.
 
 Splitting ``W = BZ`` with penalty rho as in Algorithm 5 of paper 003. What is different: over-relaxation (Eckstein and
 Bertsekas 1992); ``(H + rho B'B) Z = ...`` is solved roughly, from the last Z (Eckstein and Yao 2017), which needs no
 factors and lets rho change; rho balances the two residuals (He, Yang and Wang 2000, in relative form).
-
-Algorithm 5 has a fixed penalty, and its W-step is the prox of each p (the printed closed form is that of p = 2). The
-matrix ``H + rho B'B`` of its Z-step is the same in all iterations: it is factored once where factors stay sparse,
-otherwise solved by conjugate gradients.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 
@@ -22,12 +16,6 @@ from coterie.numerics.network.problem import Certified, Problem, certify
 
 RELAX = 1.7
 CG_STEPS, CG_TOLERANCE = 10, 0.15
-FACTORED = 3000
-"""Clients up to which a k-NN graph is factored. Fill-in grows like n^2 there: 17 million entries and 28 s at 10,000."""
-FLAT = 2.0
-"""Edges for each client up to which any graph is: trees and grids fill in little."""
-EXACT, EXACT_STEPS = 1e-10, 1000
-"""Relative residual that counts as a solution of Algorithm 5's Z-step, and steps of conjugate gradients at most."""
 CHECK = 10
 """Iterations between two looks at the gap."""
 LEAN = 3.0
@@ -177,40 +165,3 @@ class Relaxed:
             self.rho *= change
             self.X = self.U + change * (self.X - self.U)
             self.equations = Equations(self.problem, self.rho)
-
-
-def algorithm5(
-    problem: Problem, Z: Floats, U: Floats, gap: float, iterations: int, rho: float | None
-) -> tuple[Certified, int]:
-    """From Z and a feasible U to a certified pair; and the iterations that it took."""
-    best, done = certify(problem, U, Z), 0
-    state = Relaxed(problem, Certified(Z, U, best.gap), rho)
-    step = z_step(problem, state.rho)
-    while best.gap > gap and done < iterations:
-        for _ in range(min(CHECK, iterations - done)):
-            state.Z += step(state.residual(1.0))
-            done += 1
-        best = certify(problem, state.U, state.Z, best=best)
-    return best, done
-
-
-def z_step(problem: Problem, rho: float) -> Callable[[Floats], Floats]:
-    """The solver of ``(H + rho B'B) X = R``."""
-    n, m = len(problem.V), len(problem.edges)
-    if problem.H.shape[1] == 1 and (n <= FACTORED or m <= FLAT * n):
-        from scipy.sparse import csc_array
-        from scipy.sparse.linalg import splu
-
-        (i, j), one = problem.edges.T, np.full(m, rho)
-        rows, columns = np.concatenate([i, j, i, j, np.arange(n)]), np.concatenate([i, j, j, i, np.arange(n)])
-        values = np.concatenate([one, one, -one, -one, problem.H[:, 0, 0]])
-        factors = splu(csc_array((values, (rows, columns)), shape=(n, n)), permc_spec="MMD_AT_PLUS_A")
-        return lambda R: np.asarray(factors.solve(R))
-    equations = Equations(problem, rho)
-
-    def iterate(R: Floats) -> Floats:
-        X = np.zeros_like(R)
-        equations.improve(X, R, EXACT, EXACT_STEPS, np.empty((3, *R.shape)))
-        return X
-
-    return iterate
