@@ -25,7 +25,7 @@ ENDLESS = {
     "all interactions": (joined("*", "x{0}", 22), "multiplies out into too many terms"),
     "interactions of sums": (joined(":", "(x{0} + I(x{0} + 1))", 24), "multiplies out into too many terms"),
     "many terms": (joined("+", "I(a + {0})", 5000), "multiplies out into too many terms"),
-    "more terms than columns": (joined(":", "(x{0} + I(x{0} + 1))", 11), "makes 2,049 columns at least"),
+    "more terms than columns": (joined(":", "(x{0} + I(x{0} + 1))", 11), "makes 2,049 columns or more"),
     "terms taken away": (joined(" - ", "a", 4000), "multiplies out into too many terms"),
     "a degree": ("y ~ poly(a, 200000)", "may have 100 columns or knots, not 200,000"),
     "knots": ("y ~ bs(a, df=500000)", "may have 100 columns or knots, not 500,000"),

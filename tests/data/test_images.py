@@ -146,7 +146,7 @@ def test_the_share_held_out_and_the_seed():
     [
         (lambda: rotated_digits(0), "clients must be a whole number from 1"),
         (lambda: rotated_digits(2.5), "clients must be a whole number from 1"),
-        (lambda: rotated_digits(899), "1,797 rows are not enough for 899 clients"),
+        (lambda: rotated_digits(899), "1,797 rows are too few for 899 clients"),
         (lambda: rotated_digits(4, ()), "rotations must be angles"),
         (lambda: rotated_digits(4, (np.nan,)), "rotations must be angles in degrees"),
         (lambda: rotated_digits(4, test_fraction=1.0), "test_fraction must be a number between 0 and 1"),
@@ -223,7 +223,7 @@ BREAK = {
     "no masks folder": (lambda f: shutil.rmtree(f / "south/masks"), r"south has no folder 'masks': a client is"),
     "sizes": (
         lambda f: np.save(f / "north/masks/s2.npy", np.ones((6, 7))),
-        r"6 x 8 and its mask .* is 6 x 7",
+        r"6 x 8 and its mask .* 6 x 7",
     ),
     "twice": (lambda f: np.save(f / "north/images/s2.npy", np.ones((6, 8))), r"s2.npy and .*s2.png have the same name"),
     "no PNG": (lambda f: (f / "north/images/s2.png").write_bytes(b"hello"), r"s2.png cannot be read as an image"),

@@ -208,7 +208,7 @@ def test_many_labels_do_not_take_long():
 @pytest.mark.parametrize("formula", ["y ~ x + land", "y ~ x + C(land)", "y ~ x * land", "y ~ 0 + sex + x + land"])
 def test_a_constant_category_is_refused_like_a_constant_number(formula):
     df = table(["a", "b"], land=["EU"], sex=["girl", "boy", "girl"]).assign(one=1.0)
-    sentence = "Column 'land' is the same in every row ('EU'): leave it out of the formula."
+    sentence = "Column 'land' is 'EU' in every row: leave it out of the formula."
     with pytest.raises(coterie.CoterieError) as problem:
         coterie.fit(df, formula, client="school", splits=0)
     assert str(problem.value) == sentence

@@ -106,7 +106,7 @@ BAD = [
     (lambda: rotated(np.zeros((4, 2, 2)), [0, 1, 0, 1], 2, ()), "rotations must be angles"),
     (
         lambda: rotated(np.zeros((4, 2, 2)), [0, 1, 0, 1], 3),
-        "each needs one to train on and one to test on",
+        "each trains and tests on one",
     ),
 ]
 

@@ -77,8 +77,8 @@ HABITS = {
     "C(k, base='b')": "contr.treatment('b')",
     "C(k, contr.treatment(3, base=2))": "contr.treatment(base)",
     "C(k, contr.sum(n=3))": "contr.sum()",
-    "C(k, Treatment('zz'))": "names the level 'zz'",
-    "C(k, Treatment(1))": "names the level '1'",
+    "C(k, Treatment('zz'))": "names level 'zz'",
+    "C(k, Treatment(1))": "names level '1'",
 }
 
 

@@ -65,7 +65,7 @@ def test_it_is_the_optimum_that_cvxpy_finds(p: float, kind: str) -> None:
 def test_bad_input_is_refused_in_a_sentence() -> None:
     V, edges, _ = problem(0)
     for bad, sentence in [
-        ({"edges": [[0, 12]]}, "Edge 0 names client 12, but clients go from 0 to 11."),
+        ({"edges": [[0, 12]]}, "Edge 0 names client 12; clients go from 0 to 11."),
         ({"edges": [[3, 3]]}, "Edge 0 ties client 3 to itself"),
         ({"edges": [[0, 1], [1, 0]]}, "Clients 0 and 1 are tied by more than one edge"),
         ({"weight": -1.0}, "has weight -1.0"),

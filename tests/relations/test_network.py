@@ -67,7 +67,7 @@ def test_no_edges_leave_everyone_isolated(edges):
     ("n", "edges", "weight", "message"),
     [
         (3, [(1, 1)], None, "Clients 1 have an edge to themselves: leave such edges out"),
-        (3, [(0, 3), (-1, 2)], None, "not there (-1, 3): they are numbered from 0 to 2"),
+        (3, [(0, 3), (-1, 2)], None, "not there (-1, 3): numbers go from 0 to 2"),
         (3, [(0, 1)], [-1.0], "positive finite numbers, but edge 0 has -1.0"),
         (3, [(0, 1), (1, 2)], [1.0, np.nan], "edge 1 has nan"),
         (3, [(0, 1)], [0.0], "leave edges without weight out"),

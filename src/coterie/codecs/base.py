@@ -107,9 +107,7 @@ class Codec(ABC):
         given: Ints = np.ascontiguousarray(np.atleast_2d(np.asarray(order, dtype=np.int64)))
         hashes, fine = permutation_hashes(given)
         if given.shape not in ((1, d), (m, d)) or not fine:
-            raise CoterieError(
-                f"An order of coordinates must be a permutation of 0 to {d - 1}, one or one for each row."
-            )
+            raise CoterieError(f"An order of coordinates is a permutation of 0 to {d - 1}, one or one for each row.")
         return given, salts ^ hashes
 
 

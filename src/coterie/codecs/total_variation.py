@@ -79,9 +79,7 @@ class TotalVariation(Codec):
     def _pack(self, rows: Floats, draws: U64) -> Ragged:
         far = np.abs(rows).max(axis=1, initial=0.0) >= LARGEST
         if far.any():
-            raise CoterieError(
-                f"Row {int(np.argmax(far))} has numbers too large for codec {self.name!r}: scale it down."
-            )
+            raise CoterieError(f"Row {np.argmax(far)} has numbers too large for codec {self.name!r}: scale it down.")
         return self._bodies(rows, self._weights(rows))
 
     def _unpack(self, bodies: Ragged, d: int) -> Floats:

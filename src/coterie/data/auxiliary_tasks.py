@@ -80,9 +80,7 @@ def stack_tasks(df: Any, main: str, auxiliary: str | Sequence[str], standardise:
 
 def _numbers(column: Column) -> Any:
     if column.stored != "number":
-        raise CoterieError(
-            f"Column '{column.name}' is to be an outcome and holds no numbers: code it as numbers first."
-        )
+        raise CoterieError(f"Column '{column.name}' is to be an outcome and holds no numbers: code it first.")
     values = column.floats
     if np.isinf(values).any():
         raise CoterieError(f"Column '{column.name}' has infinite values: correct them or leave these rows out.")

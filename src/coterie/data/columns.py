@@ -25,7 +25,7 @@ Stored = Literal["number", "text", "category", "other"]
 _MONEY = r"(?:[A-Z]{0,3}[€$£¥₹₩]|USD|EUR|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN|BRL|Rs\.?|kr\.?)"
 _OTHER_NUMBER = re.compile(
     rf"[(<>≤≥~≈±]*\s*[+\-−]?\s*{_MONEY}?\s*[+\-−]?(?:\d[\d\s.,'’_]*|[.,]\d+)(?:e[+-]?\d+)?[)]?\s*"
-    rf"(?P<unit>{_MONEY}|[^\W\d_][^\W\d]{{0,11}}\.?(?:\s*[/^*·]\s*[^\W_]+|[²³])*|[%‰°][A-Za-z]?|[µμ][a-z]+)?",
+    rf"(?P<unit>{_MONEY}|[^\W\d_][^\W\d]{{0,11}}\.?(?:\s*[/^*·]\s*[^\W_]+|[²³])*|[%‰°][A-Za-z]?|[µμ][a-z]+)?"
 )
 _ORDINALS = frozenset({"st", "nd", "rd", "th"})
 _UNITS = 3
@@ -101,8 +101,7 @@ class Column:
                 held = next(k.__name__ for k in self._types if not issubclass(k, (str, *_NUMBERS)))
                 held = held if held.startswith(("date", "time")) else f"object ({held})"
             raise CoterieError(
-                f"Column '{self.name}' holds {_thing(held)}, which a formula cannot use; make a column of numbers or "
-                "text of it."
+                f"Column '{self.name}' holds {_thing(held)}, which a formula cannot use: make numbers of it."
             )
         if self.stored != "text":
             return self.stored

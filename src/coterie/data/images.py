@@ -124,10 +124,7 @@ def rotated(
     if images.ndim != 3 or images.shape[1] != images.shape[2]:
         raise CoterieError(f"Images to turn must be square, (rows, height, height), not {images.shape}.")
     if 2 * clients > len(codes):
-        raise CoterieError(
-            f"{len(codes):,} rows are not enough for {clients:,} clients: each needs one to train on and "
-            "one to test on."
-        )
+        raise CoterieError(f"{len(codes):,} rows are too few for {clients:,} clients: each trains and tests on one.")
     partition = iid(len(codes), clients, seed, test_fraction, len(rotations))
     partitioned = partition.take(images, codes)
     group = partition.group[partition.client]
@@ -186,9 +183,7 @@ def read_folder(folder: str | Path, size: Size = None, seed: int = 0, test_fract
     for _, image, mask in pairs:
         pixels, inside = read_image(image), read_image(mask) != 0
         if pixels.shape != inside.shape:
-            raise CoterieError(
-                f"{image} is {_size(pixels)} and its mask {mask} is {_size(inside)}: they must be of one size."
-            )
+            raise CoterieError(f"{image} is {_size(pixels)} and its mask {mask} {_size(inside)}: make them one size.")
         if size is None and X and pixels.shape != X[0].shape:
             raise CoterieError(
                 f"{image} is {_size(pixels)} and {pairs[0][1]} is {_size(X[0])}: name a size=(height, width) to bring "
@@ -256,9 +251,7 @@ def _png(path: Path) -> Array:
     try:
         from matplotlib.image import imread
     except ImportError:
-        raise CoterieError(
-            f"Reading {path} needs matplotlib: pip install matplotlib, or save images as .npy."
-        ) from None
+        raise CoterieError(f"Reading {path} needs matplotlib: pip install it, or save images as .npy.") from None
     return np.asarray(imread(path, format="png"))
 
 

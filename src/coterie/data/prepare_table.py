@@ -107,12 +107,7 @@ def check_choices(family: str, missing: str) -> None:
 
 
 def read_roles(
-    table: Table,
-    formula: str,
-    client: str,
-    levels: tuple[str, ...],
-    roles: dict[str, str],
-    design: Design | None,
+    table: Table, formula: str, client: str, levels: tuple[str, ...], roles: dict[str, str], design: Design | None
 ) -> Parsed:
     """Each column has one role; the formula, read."""
     for role, names in {
@@ -139,9 +134,7 @@ def read_roles(
         )
     outcome = next((name for name in given if name in parsed.outcome_columns), None)
     if outcome is not None:
-        raise CoterieError(
-            f"Column '{outcome}' is the outcome; it cannot be the client, cluster or another column too."
-        )
+        raise CoterieError(f"Column '{outcome}' is the outcome; it cannot be the client, cluster or another too.")
     if roles.get("offset") in parsed.columns:
         raise CoterieError(f"Column '{roles['offset']}' is the offset and is also in the formula; keep one of them.")
     return parsed

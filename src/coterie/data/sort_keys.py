@@ -45,7 +45,7 @@ _CLOCK = re.compile(_HOUR)
 _ISO = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 _SHORT_YEAR = re.compile(
     rf"\d{{1,2}}\s*[-/. ]\s*(?:\d{{1,2}}|{_MONTH})\.?\s*[-/. ]\s*'?\d\d\b.*|(?:{_MONTH})\.?[-/ ]*'?\d\d"
-    r"|(?:q|h|w|week|fy)\s*\d{1,2}[-/ ]'?\d\d",
+    r"|(?:q|h|w|week|fy)\s*\d{1,2}[-/ ]'?\d\d"
 )
 _NUMBER = re.compile(r"(?:(?<=[\s=:,(])|^)[+-]?\d+|\d+")
 _ROMAN = re.compile(r"(?:.*[^a-z])?(?=[ivx])x{0,3}(?:ix|iv|v?i{0,3})")
@@ -97,8 +97,7 @@ def sort_keys(values: Any, name: str) -> tuple[npt.NDArray[Any], str | None]:
 
 def _no_order(value: object, name: str) -> CoterieError:
     return CoterieError(
-        f"Column '{name}' holds values of type {type(value).__name__}, which have no order: make numbers or dates of "
-        "them."
+        f"Column '{name}' holds a {type(value).__name__}, which has no order: make numbers or dates of them."
     )
 
 
@@ -171,9 +170,7 @@ def _read(texts: Sequence[str], name: str) -> tuple[list[Key], str | None]:
 
 
 def _refused(name: str, texts: Sequence[str], why: str) -> CoterieError:
-    return CoterieError(
-        f"Rows cannot be ordered by column '{name}': it has texts ({listed(map(repr, texts), 3)}) {why}."
-    )
+    return CoterieError(f"Rows cannot be ordered by column '{name}', with texts ({listed(map(repr, texts), 3)}) {why}.")
 
 
 def _all(texts: Iterable[str], reader: Reader) -> list[Key] | None:

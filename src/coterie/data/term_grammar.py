@@ -83,13 +83,9 @@ class Use:
         try:
             tree = ast.parse(re.sub(r"`[^`]+`", alias, expression).strip(), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
-            raise CoterieError(
-                f"The formula '{shortened(formula)}' cannot be read at '{shortened(expression)}'."
-            ) from e
+            raise CoterieError(f"Formula '{shortened(formula)}' cannot be read at '{shortened(expression)}'.") from e
         if _depth(tree) > DEPTH:
-            raise CoterieError(
-                f"'{shortened(expression)}' is nested too deeply: compute it as a column of the table first."
-            )
+            raise CoterieError(f"'{shortened(expression)}' is nested too deeply: make a column of the table of it.")
         self._walk(tree.body, aliases, expression)
 
     def _walk(self, node: ast.AST, aliases: dict[str, str], expression: str) -> None:
@@ -174,9 +170,7 @@ def _check_contrast(node: ast.AST, expression: str) -> None:
     call = ast.unparse(node.func if isinstance(node, ast.Call) else node)
     name = call.removeprefix("contr.")
     if name not in CONTRASTS or name == call:
-        raise CoterieError(
-            f"'{shortened(expression)}' must name a contrast such as contr.treatment('b'), contr.sum or contr.poly."
-        )
+        raise CoterieError(f"'{shortened(expression)}' must name a contrast, as contr.treatment('b') or contr.sum.")
     if not isinstance(node, ast.Call):
         return
     takes = CONTRASTS[name]

@@ -203,9 +203,7 @@ def compute_terms(frame: pd.DataFrame, side: str, state: dict[str, Any]) -> tupl
     except Exception as e:  # whatever a term raises is about the user's formula and table
         reason = _restore(str(e), aliases).strip().split("\n")[0].rstrip(".")
         if absent := re.match(r"Value `(.*)` for `\w+\.base` is not among the provided levels", reason):
-            raise CoterieError(
-                f"A contrast in '{side.strip()}' names the level {absent[1]}, which the column does not have."
-            ) from e
+            raise CoterieError(f"A contrast in '{side.strip()}' names level {absent[1]}, which is not there.") from e
         if told := re.match(r"Unable to evaluate factor `(.*)`\. \[\w+: (.*)\]$", reason):
             used = [c for c in frame.columns if re.search(rf"\b{re.escape(c)}\b", told[1])]
             counts, why = {c: frame[c].nunique() for c in used}, told[2].rstrip(".")

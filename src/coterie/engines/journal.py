@@ -173,6 +173,4 @@ def header(size: int) -> bytes:
 
 
 def _full(path: Path, problem: OSError) -> CoterieError:
-    return CoterieError(
-        f"{path} cannot be written: {problem.strerror or problem}. Put that right, then run again: it goes on."
-    )
+    return CoterieError(f"{path} cannot be written: {problem.strerror or problem}. Put that right and run again.")

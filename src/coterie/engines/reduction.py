@@ -45,9 +45,7 @@ def checked(reply: Any, size: int, name: str) -> dict[str, Any]:
     """The reply of ``work`` with one row for each of ``size`` clients; a CoterieError that names the culprit."""
     if not isinstance(reply, Mapping):
         what = {type(None): "nothing", np.ndarray: f"an array {np.shape(reply)}"}.get(type(reply), type(reply).__name__)
-        raise CoterieError(
-            f"{name} must return a dict, not {what}: arrays by name, each with one row for each of {size} clients."
-        )
+        raise CoterieError(f"{name} must return a dict, not {what}: arrays by name, a row for each of {size} clients.")
     values: dict[str, Any] = {}
     for key, value in reply.items():
         array = value if isinstance(value, Ragged | list) else np.asarray(value)
@@ -153,9 +151,7 @@ class Adder:
         if a != b:
             raise CoterieError(f"{name!r} has shapes {a} and {b}: clusters that differ are added by='cluster' only.")
         if not np.can_cast(value.dtype, whole.dtype, "same_kind"):
-            raise CoterieError(
-                f"Work returned {name!r} as {whole.dtype} for some clients and {value.dtype} for others."
-            )
+            raise CoterieError(f"Work returned {name!r} as {whole.dtype} for some clients, {value.dtype} for others.")
 
     def result(self) -> dict[str, Any]:
         """All sums by name, in the precision of what was summed (integers as 64-bit)."""

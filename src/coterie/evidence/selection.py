@@ -150,7 +150,7 @@ def choose_lam(
         return dict(network), []
     if splits.count == 0:
         raise CoterieError(
-            "lam of the network is to be chosen by held-out rows: ask for at least one split, or give lam."
+            "lam of the network is to be chosen by held-out rows: ask for one split or more, or give lam."
         )
     inner = Splits(min(splits.count, INNER_PATH), splits.fraction, splits.seed + 1)
     lam: Floats | None = None
@@ -162,9 +162,7 @@ def choose_lam(
         losses.append(np.append(found.loss, tell(run("local", train, problem, {})[0].client)))
         rows += float(held.weights.sum())
     if not rows > 0.0:
-        raise CoterieError(
-            "No client has a row to spare, so held-out rows choose no lam: give the network a number for lam."
-        )
+        raise CoterieError("No client has a row to spare, so held-out rows choose no lam: give lam a number.")
     candidates = np.concatenate([[np.inf], [] if lam is None else lam, [0.0]])
     tried = list(zip(candidates.tolist(), (np.sum(losses, axis=0) / rows).tolist(), strict=True))
     return dict(network) | {"lam": min(tried, key=lambda t: t[1])[0]}, tried

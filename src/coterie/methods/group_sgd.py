@@ -93,9 +93,7 @@ class GroupSGD(LocalTraining):
         layers = groups.agree_on_layers(fed, group, self.shared, self.transport, self.seed)
         by_cluster = np.array_equal(group, fed.clients.clusters)
         if len(set(layers.layout.sizes)) > 1 and (self.compression.active or not by_cluster):
-            raise CoterieError(
-                "Groups whose models differ in size must be the federation's clusters, and travel without codecs."
-            )
+            raise CoterieError("Groups of models that differ in size must be clusters, and travel without codecs.")
         state: State = first_quarantine(fed) | {"w": layers.start(w)}
         about: State = {"layout": layers.layout.arrays(), "weigh": self.weigh, "share": np.zeros(layers.layout.k)}
         if not layers.travels.values.all():

@@ -61,9 +61,7 @@ class SimilarityNetwork(Stepwise):
         """The state before the first step, at x (d1,) and Z (n, d2), zero by default."""
         n, layout = self.network.n, self.layout
         if len(fed.clients) != n:
-            raise CoterieError(
-                f"The network has {n:,} clients and the federation {len(fed.clients):,}: make it of these."
-            )
+            raise CoterieError(f"The network has {n:,} clients and the federation {len(fed.clients):,}: give it these.")
         x = np.zeros(layout.d1) if x is None else np.array(x, dtype=np.float64)
         Z = np.zeros((n, layout.d2)) if Z is None else np.array(Z, dtype=np.float64)
         for name, at, shape in (("x", x, (layout.d1,)), ("Z", Z, (n, layout.d2))):

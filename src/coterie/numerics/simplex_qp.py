@@ -78,13 +78,7 @@ ENOUGH = 1e-10
 
 @kernel
 def _mixture_weights(
-    own: Floats,
-    own_noise: Floats,
-    others: Floats,
-    noise: Floats,
-    starts: Ints,
-    own_weight: Floats,
-    weight: Floats,
+    own: Floats, own_noise: Floats, others: Floats, noise: Floats, starts: Ints, own_weight: Floats, weight: Floats
 ) -> None:
     for i in range(own.shape[0]):
         lo, n, d = starts[i], starts[i + 1] - starts[i], own.shape[1]

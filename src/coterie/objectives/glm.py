@@ -158,14 +158,7 @@ def _step(A: Floats, g: Floats, L: Floats, z: Ints, u: Floats, M: Floats, d: Flo
 
 @reading
 def _modes(
-    data: Data,
-    unit: Floats,
-    L: Floats,
-    which: Ints,
-    z: Ints,
-    w: Floats,
-    parent: Ints,
-    u0: Floats,
+    data: Data, unit: Floats, L: Floats, which: Ints, z: Ints, w: Floats, parent: Ints, u0: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Per client: the u that minimises loss(w + L u) + |u|^2 / 2 (damped Newton), and the quadratic there."""
     m, p, q = which.shape[0], w.shape[1], z.shape[0]

@@ -112,7 +112,7 @@ class Mixed:
         for other in found[1:]:
             if list(other.items()) != list(found[0].items()):
                 raise CoterieError(
-                    "Clients have models of other layers: train them with GroupSGD, each kind in clusters of its own."
+                    "Clients have other layers: train them with GroupSGD, each kind in its own clusters."
                 )
         return found[0] if found else {}
 

@@ -55,9 +55,7 @@ class Network:
         weights = _weights(weight, len(pairs))
         unknown = np.unique(pairs[(pairs < 0) | (pairs >= n)])
         if len(unknown):
-            raise CoterieError(
-                f"Edges name clients that are not there ({listed(unknown)}): they are numbered from 0 to {n - 1:,}."
-            )
+            raise CoterieError(f"Edges name clients not there ({listed(unknown)}): numbers go from 0 to {n - 1:,}.")
         loops = np.unique(pairs[pairs[:, 0] == pairs[:, 1], 0])
         if len(loops):
             raise CoterieError(f"Clients {listed(loops)} have an edge to themselves: leave such edges out.")

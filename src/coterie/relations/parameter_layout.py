@@ -175,7 +175,7 @@ def matching(patterns: Sequence[str], names: Mapping[str, int]) -> list[str]:
         found = [pattern] if pattern in names else [n for n in names if fnmatchcase(n, pattern)]
         if not found:
             raise CoterieError(
-                f"'{pattern}' matches no parameter.{nearest(pattern, list(names))} There are {listed(names, 12)}."
+                f"'{pattern}' matches no parameter.{nearest(pattern, names)} There are {listed(names, 9)}."
             )
         out += found
     return out
@@ -280,9 +280,7 @@ def _need_same(first: Mapping[str, int], mine: Mapping[str, int], g: int) -> Non
             continue
         if here is None or there is None:
             has, lacks = (0, g) if here is None else (g, 0)
-            raise CoterieError(
-                f"Shared layer '{name}' is in group {has} and not in group {lacks}: share only layers that all have."
-            )
+            raise CoterieError(f"Shared layer '{name}' is in group {has}, not in group {lacks}: share what all have.")
         raise CoterieError(
             f"Shared layer '{name}' has {there} numbers in group 0 and {here} in group {g}: share only layers of the "
             "same size, and leave the others to the groups."

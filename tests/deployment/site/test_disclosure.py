@@ -170,7 +170,7 @@ def test_a_coordinator_chooses_no_rows_by_its_schema(tmp_path):
     wrong = {
         "bs(age, df=4)": ("age", {"low": 89.0}, "'age' has another low"),
         "scale(age)": ("age", {"scale": 1e-300}, "'age' has another scale"),
-        "sex": ("sex", {"levels": ("m",)}, "has levels that the schema does not have"),
+        "sex": ("sex", {"levels": ("m",)}, "has levels not in the schema"),
         "age": ("age", {"unit": "months"}, "'age' is in no unit and not in months"),
     }
     for right, (name, change, why) in wrong.items():

@@ -92,7 +92,7 @@ def test_a_level_the_schema_has_not_is_refused_with_a_remedy(tmp_path):
     request = opened(tmp_path)
     request["task"]["schema"] = Schema.read(home(tmp_path, "basel") / "schema.toml").plain()
     said = say(hosts(tmp_path)["chur"], **request)["refused"]
-    assert "Site 'chur': Column 'pain' has levels that the schema does not have: add them with" in said
+    assert "Site 'chur': Column 'pain' has levels not in the schema" in said
 
 
 def test_other_units_are_refused_by_name(tmp_path):
@@ -389,7 +389,7 @@ def test_an_objective_needs_its_owners_leave(tmp_path, monkeypatch):
     (basel / "models_of_basel.py").write_text(FACTORY)
     wanted = {"kind": "factory", "name": "models_of_basel:make", "options": {"clients": 3}}
     request = {"kind": "open", "run": "r", "task": wanted, "seed": 0}
-    assert "The objective 'models_of_basel:make' is not allowed here" in say(SiteReceiver(basel), **request)["refused"]
+    assert "Objective 'models_of_basel:make' is not allowed here" in say(SiteReceiver(basel), **request)["refused"]
     Member("basel", "data.csv", 1, ("models_of_basel:make",)).write(basel)
     assert say(SiteReceiver(basel), **request)["labels"].tolist() == ["basel-0", "basel-1", "basel-2"]
     wanted["name"] = "models_of_basel:other"
@@ -569,7 +569,7 @@ def test_a_schema_of_any_size_does_not_hold_a_site_up(tmp_path):
     schema = request["task"]["schema"]
     schema["pain"]["levels"] = [str(i) for i in range(20_000)]
     schema |= {f"column {i}": {"type": "number"} for i in range(5000)}
-    assert "too many for a formula" in say(host, **request)["refused"]
+    assert "has 20,000 levels" in say(host, **request)["refused"]
     schema["pain"]["levels"] = ["1", "2", "3", "4"]
     assert say(host, **request)["done"] == "open"
     assert (

@@ -336,7 +336,7 @@ def test_one_client_has_an_empty_network():
         ({"space": "data", "distance": "bures"}, "distance is an option of the space model or feature, not of data"),
         ({"space": "feature", "distance": "euclid"}, "distance must be log-euclidean or frobenius or bures or mean"),
         ({"prior": np.nan}, "prior of a similarity network must be a number above 0"),
-        ({"space": "covariates"}, "give covariates, a table with a row for each client"),
+        ({"space": "covariates"}, "covariates, a table with a row for each client"),
         ({"space": "covariates", "covariates": np.zeros((3, 2))}, "one row for each of 20 clients"),
         ({"space": "covariates", "covariates": np.zeros((20, 2))}, "All clients have the same covariates"),
         ({"space": "covariates", "covariates": ["a"] * 20}, "covariates must be a table of numbers"),

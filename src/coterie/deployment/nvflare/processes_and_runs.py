@@ -206,9 +206,7 @@ def _wait_for_sites(session: ServerSession, names: tuple[str, ...], end: float, 
     if not there.intersection(names):
         raise CoterieError(f"No site is connected: start {listed(names)}, then run again.")
     if whole and (away := [name for name in names if name not in there]):
-        raise BelowQuorum(
-            f"Not connected: {listed(away)}. The run needs all sites (min_clients): start them, then run again."
-        )
+        raise BelowQuorum(f"Not connected: {listed(away)}. The run needs all sites (min_clients): start them first.")
     return sorted(there.intersection(names))
 
 

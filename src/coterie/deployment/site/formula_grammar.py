@@ -52,20 +52,14 @@ def allowed(task: Mapping[str, Any], own: Schema, agreed: Schema, rules: Disclos
         column, theirs = own.columns[name], agreed.columns[name]
         if any(level not in theirs.levels for level in column.levels):
             raise CoterieError(
-                f"Column '{name}' has levels that the schema does not have: add them with "
-                "'coterie federation check --unite'."
+                f"Column '{name}' has levels not in the schema: 'coterie federation check --unite' adds them."
             )
         if len(theirs.levels) > rules.max_levels and name in parsed.columns:
-            raise CoterieError(
-                f"Column '{name}' has {len(theirs.levels):,} levels, too many for a formula: {RULES} allow "
-                f"{rules.max_levels}."
-            )
+            raise CoterieError(f"Column '{name}' has {len(theirs.levels):,} levels; {RULES} allow {rules.max_levels}.")
         if name in extra and not column.numeric:
             raise CoterieError(f"Column '{name}' must hold numbers to be an offset or weights.")
         if name == task["weights"] and not (column.low or 0.0) > 0.0:  # who is here would tell of each row
-            raise CoterieError(
-                f"Weights '{name}' need a smallest value above 0: its owner writes it into schema.toml (low)."
-            )
+            raise CoterieError(f"Weights '{name}' need a smallest value above 0, which their owner writes (low).")
     if wrong:
         raise CoterieError(f"Its schema is not that of the run: {'; '.join(dict.fromkeys(wrong))}.")
     if any(len(columns) > ORDER for columns in parsed.factors):
@@ -74,7 +68,7 @@ def allowed(task: Mapping[str, Any], own: Schema, agreed: Schema, rules: Disclos
     family = family_named(task["family"])
     if classes and not family.two_classes:
         raise CoterieError(
-            f"The outcome '{parsed.outcome}' is a category: it needs the family {names_of(lambda f: f.two_classes)}."
+            f"Outcome '{parsed.outcome}' is a category: take family {names_of(lambda f: f.two_classes)}."
         )
     if not parsed.plain_outcome and not family.any_number:
         raise CoterieError(f"A computed outcome needs the family {names_of(lambda f: f.any_number)} here.")

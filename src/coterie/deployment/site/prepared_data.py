@@ -133,17 +133,14 @@ def without_clients(task: Mapping[str, Any], note: str) -> Prepared:
 def _from_factory(folder: Path, member: Member, task: Mapping[str, Any]) -> Prepared:
     name, options = task.get("name"), task.get("options") or {}
     if not isinstance(name, str) or ":" not in name or name not in member.allow:
-        raise CoterieError(
-            f"The objective {name!r} is not allowed here: the owner of the site adds it to allow in site.toml."
-        )
+        raise CoterieError(f"Objective {name!r} is not allowed here: the site's owner adds it to allow in site.toml.")
     make = import_object(name, folder=folder)
     path = (folder / member.data).resolve() if member.data else folder
     try:
         inspect.signature(make).bind(path, site=member.name, **options)
     except (TypeError, ValueError) as problem:
-        raise CoterieError(
-            f"{name!r} cannot be called with the path, site=... and the options of the run: {problem}."
-        ) from problem
+        said = f"{name!r} cannot be called with the path, site=... and the options of the run"
+        raise CoterieError(f"{said}: {problem}.") from problem
     try:
         made = make(path, site=member.name, **options)
     except OSError:

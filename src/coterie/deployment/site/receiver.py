@@ -270,9 +270,7 @@ class SiteReceiver:
         data = self._data_digest(task)
         if before is not None:
             if wire.encode(before["asked"]) != wire.encode(asked):
-                raise CoterieError(
-                    f"Run '{run}' already exists at this site with different options: choose another name."
-                )
+                raise CoterieError(f"Run '{run}' exists at this site with different options: choose another name.")
             if before["data"] != data:
                 raise CoterieError(f"The data of run '{run}' have changed since: give the new run another name.")
         if run not in self._runs:

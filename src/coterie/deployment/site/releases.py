@@ -180,9 +180,7 @@ class Releases:
             return
         sizes = np.bincount(after[after >= 0], part.counts[after >= 0])
         if np.any(few := (sizes > 0) & (sizes < least)):
-            raise TooFew(
-                f"Sums that have left and the one that is asked for would together tell of {int(sizes[few][0])} rows."
-            )
+            raise TooFew(f"Sums that have left and the one asked for would together tell of {sizes[few][0]} rows.")
         ids, at = _places(np.asarray(kept["ids"]), part.rows)
         mine = np.full(len(ids), -1)
         mine[at] = np.repeat(after, part.counts)

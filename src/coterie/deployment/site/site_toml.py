@@ -155,10 +155,7 @@ class Member:
             raise self._no_reader(f"{start}*")
 
     def _no_reader(self, work: str) -> CoterieError:
-        return CoterieError(
-            f"The owner does not let {work} read a table, which may tell of single rows: see works under "
-            f"[disclosure] in {SITE}."
-        )
+        return CoterieError(f"The owner does not let {work} read a table, as it may tell of rows: see works in {SITE}.")
 
     def table(self, folder: Path) -> Path:
         """The site's data file; a CoterieError unless it is there."""

@@ -120,6 +120,4 @@ def accounting() -> Any:
         import_module("dp_accounting.pld")
         return import_module("dp_accounting")
     except ImportError:
-        raise CoterieError(
-            "Privacy is counted by dp-accounting: install it with pip install 'coterie[privacy]'."
-        ) from None
+        raise CoterieError("Privacy is counted by dp-accounting: pip install 'coterie[privacy]'.") from None

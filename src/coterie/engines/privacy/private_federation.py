@@ -124,9 +124,7 @@ class Private(WrappedFederation):
         rows = addressed(to, self.clients)
         rows = np.arange(len(self.clients)) if rows is None else rows
         if to is not None and len(np.unique(rows)) < len(rows):
-            raise CoterieError(
-                f"{name} asks a client more than once in an exchange, which would cost it privacy twice."
-            )
+            raise CoterieError(f"{name} asks a client twice in an exchange, which would cost it privacy twice.")
         clusters = self.clients.clusters[rows]
         labels, size = (rows * 0, 1) if by is None else grouped(by, clusters, groups, self.clients.k)
         site, sites = self._site[rows], int(self._site.max(initial=0)) + 1

@@ -336,9 +336,7 @@ def agree(plan: Plan, design: Design, triangles: Sequence[Array], *built: Built 
     asked, parts = plan.asked, [b for b in built if b is not None]
     facts = Facts.joined([b.facts for b in parts])
     if facts.clients == 1:
-        raise CoterieError(
-            f"There is only one client in column '{asked.client}'. Name the column that tells clients apart."
-        )
+        raise CoterieError(f"There is only one client in '{asked.client}'. Name the column that tells clients apart.")
     if facts.low[-1] == facts.high[-1]:
         raise CoterieError(f"The outcome '{design.outcome}' is constant, so there is nothing to explain.")
     trouble = collinear_over(design.terms, facts, lambda scale: triangles)

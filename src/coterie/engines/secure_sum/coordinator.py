@@ -120,12 +120,7 @@ class MaskedSum:
     """
 
     def __init__(
-        self,
-        keys: KeyOffers,
-        round_: Round,
-        present: Ints,
-        shares: Mapping[str, Mapping[str, bytes]],
-        unequal: bool,
+        self, keys: KeyOffers, round_: Round, present: Ints, shares: Mapping[str, Mapping[str, bytes]], unequal: bool
     ) -> None:
         self.present, self._round, self._keys, self._shares = present, round_, keys, shares
         self._unequal = unequal
@@ -289,12 +284,7 @@ class SecureExchange:
     """
 
     def __init__(
-        self,
-        retry: Retry,
-        keys: KeyOffers,
-        groups: Mapping[str, Ints],
-        unequal: bool,
-        beside: Mapping[str, Any],
+        self, retry: Retry, keys: KeyOffers, groups: Mapping[str, Ints], unequal: bool, beside: Mapping[str, Any]
     ) -> None:
         self._retry, self._keys = retry, keys
         self._groups, self._unequal, self._beside = groups, unequal, beside

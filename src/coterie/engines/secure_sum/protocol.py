@@ -50,7 +50,7 @@ class Secure:
         t = self.threshold or sites // 2 + 1
         if not sites < 2 * t <= 2 * sites:
             raise CoterieError(
-                f"A secure sum over {sites} sites needs a threshold from {sites // 2 + 1} to {sites}, not {t}."
+                f"Secure sums over {sites} sites need a threshold of {sites // 2 + 1} to {sites}, not {t}."
             )
         return t
 

@@ -14,16 +14,7 @@ from coterie.engines.requests import Refusal
 from coterie.engines.secure_sum import crypto, fixed_point
 from coterie.engines.secure_sum.crypto import Identity, signed
 from coterie.engines.secure_sum.fixed_point import pack
-from coterie.engines.secure_sum.protocol import (
-    LIFE,
-    Bools,
-    Key,
-    Round,
-    Secure,
-    context,
-    read_lives,
-    smallest_group,
-)
+from coterie.engines.secure_sum.protocol import LIFE, Bools, Key, Round, Secure, context, read_lives, smallest_group
 from coterie.errors import CoterieError
 
 
@@ -53,9 +44,7 @@ class SecureSite:
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         if peers.get(name) != identity.public:
-            raise CoterieError(
-                f"The identity of {name} is not the one that its federation lists: copy its folder again."
-            )
+            raise CoterieError(f"The identity of {name} is not the one its federation lists: copy its folder again.")
         if len(set(peers.values())) < len(peers):
             raise CoterieError("Two sites have the same identity: every site makes one of its own.")
         self.name, self._secure, self._identity, self._entropy = name, secure, identity, entropy

@@ -36,8 +36,7 @@ class Options:
     eta: Annotated[float | None, Option("Constant step size (Async-L2GD).", above=0.0)] = None
     p0: Annotated[float | None, Option("Probability of a round between clusters.", low=0.0, high=1.0)] = None
     p: Annotated[
-        Any,
-        Option("Probability of a round within clusters, or of each.", low=0.0, high=1.0, each="cluster"),
+        Any, Option("Probability of a round within clusters, or of each.", low=0.0, high=1.0, each="cluster")
     ] = None
     probabilities: Annotated[Literal["own", "common"], Option("Whether clusters have p of their own.")] = "own"
     one_coin: Annotated[bool, Option("No rounds within clusters.")] = False

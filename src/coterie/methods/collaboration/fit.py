@@ -84,9 +84,7 @@ def _asked(fed: Federation, main: Ints, options: Options) -> Collaborators | Non
         return None
     if isinstance(options.tau, str):
         if len(main) * n > MOST:
-            raise CoterieError(
-                f"Equal weights of all would be {len(main) * n:,} pairs: let tau be chosen, or name them."
-            )
+            raise CoterieError(f"Equal weights of all are {len(main) * n:,} pairs: let tau be chosen, or name them.")
         places = fed.clients.clusters if options.within == "cluster" else np.zeros(n, dtype=np.int64)
         pair_main, pair_client = np.nonzero(places[main][:, None] == places)
         pair_main, pair_client = pair_main[pair_client != main[pair_main]], pair_client[pair_client != main[pair_main]]

@@ -93,13 +93,9 @@ class Similarity:
                 raise CoterieError(f"{name} is an option of the space {' or '.join(spaces)}, not of {self.space}.")
         choices = {"model": MODEL_DISTANCES, "feature": FEATURE_DISTANCES}.get(self.space, ())
         if self.distance is not None and self.distance not in choices:
-            raise CoterieError(
-                f"distance must be {' or '.join(choices)} in the space {self.space}, not {self.distance!r}."
-            )
+            raise CoterieError(f"distance must be {' or '.join(choices)} in space {self.space}, not {self.distance!r}.")
         if self.space == "covariates" and self.covariates is None:
-            raise CoterieError(
-                "The space of covariates needs them: give covariates, a table with a row for each client."
-            )
+            raise CoterieError("The space of covariates needs covariates, a table with a row for each client.")
 
     def points(self, fed: Federation, problem: GroupedProblem | None = None) -> Floats:
         """Clients' points (n, q), in the order of ``fed.clients``, whose Euclidean distances say who is alike."""

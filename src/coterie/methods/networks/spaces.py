@@ -51,8 +51,7 @@ def rows_of(site: Site) -> GLM:
     """The site's rows, of any family; a CoterieError where it holds nothing like a table."""
     if (found := data_features.comparable(site.objective)) is None:
         raise CoterieError(
-            "Clients whose rows are no table in memory cannot be compared by columns: compare their models, or give "
-            "covariates."
+            "Clients without a table in memory are not compared by columns: take models, or give covariates."
         )
     return found
 
@@ -193,9 +192,7 @@ class Gaussians:
         if distance == "mean":
             return self.mean
         if not self.S.shape[-1]:
-            raise CoterieError(
-                "No column varies within any client, so there are no covariances: use the distance 'mean'."
-            )
+            raise CoterieError("No column varies within any client, so there is no covariance: use distance 'mean'.")
         embedded = _triangle(self.S if distance == "frobenius" else self._function(distance))
         return np.concatenate([embedded, self.mean], axis=1) if means else embedded
 

@@ -47,9 +47,7 @@ class Problem:
             raise CoterieError(f"V must have one row for each client and at least one row, not the shape {V.shape}.")
         far = ~(np.abs(V) < LARGEST).all(axis=1)
         if far.any():
-            raise CoterieError(
-                f"Row {int(np.argmax(far))} of V has numbers that are not finite, or above 1e140: leave it out."
-            )
+            raise CoterieError(f"Row {int(np.argmax(far))} of V has numbers not finite, or above 1e140: leave it out.")
         if p not in (1, 2, INF):
             raise CoterieError(f"p must be 1, 2 or inf, not {p!r}.")
         pairs = checked_edges(edges, len(V))
@@ -102,9 +100,7 @@ def checked_edges(edges: npt.ArrayLike, n: int) -> Ints:
     pairs = np.ascontiguousarray(given, dtype=np.int64)
     bad = np.flatnonzero(((pairs < 0) | (pairs >= n)).any(axis=1))
     if len(bad):
-        raise CoterieError(
-            f"Edge {bad[0]} names client {_outside(pairs[bad[0]], n)}, but clients go from 0 to {n - 1}."
-        )
+        raise CoterieError(f"Edge {bad[0]} names client {_outside(pairs[bad[0]], n)}; clients go from 0 to {n - 1}.")
     bad = np.flatnonzero(pairs[:, 0] == pairs[:, 1])
     if len(bad):
         raise CoterieError(f"Edge {bad[0]} ties client {pairs[bad[0], 0]} to itself: leave it out.")
@@ -112,9 +108,7 @@ def checked_edges(edges: npt.ArrayLike, n: int) -> Ints:
     twice = np.flatnonzero(key[1:] == key[:-1])
     if len(twice):
         i, j = divmod(int(key[twice[0]]), n)
-        raise CoterieError(
-            f"Clients {i} and {j} are tied by more than one edge: keep one, with the sum of the weights."
-        )
+        raise CoterieError(f"Clients {i} and {j} are tied by more than one edge: keep one, with the summed weight.")
     return pairs
 
 
@@ -126,16 +120,12 @@ def checked_weight(weight: npt.ArrayLike, edges: Ints) -> Floats:
     """Weights (M,), one number for all or one for each edge."""
     given = float_array("weight", weight)
     if given.shape not in ((), (len(edges),)):
-        raise CoterieError(
-            f"weight must be one number or one for each of {len(edges)} edges, not of shape {given.shape}."
-        )
+        raise CoterieError(f"weight must be one number, or one for each of {len(edges)} edges, not {given.shape}.")
     out = np.array(np.broadcast_to(given, len(edges)))  # one that may be written, for which kernels are compiled
     bad = np.flatnonzero(~(np.isfinite(out) & (out >= 0.0)))
     if len(bad):
         i, j = edges[bad[0]]
-        raise CoterieError(
-            f"Edge {bad[0]}, clients {i} and {j}, has weight {out[bad[0]]}: weights are finite and not negative."
-        )
+        raise CoterieError(f"Edge {bad[0]}, clients {i} and {j}, has weight {out[bad[0]]}: it must be finite, from 0.")
     return out
 
 

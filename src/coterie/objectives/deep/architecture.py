@@ -225,7 +225,7 @@ def _maker(model: Any) -> Make:
             raise CoterieError(f"{what} cannot {cannot}: it raises {named(problem)}. Remedy: {more}.") from problem
         if not isinstance(module, nn.Module):
             raise CoterieError(
-                f"The model must be a torch.nn.Module, or a function that makes one, not {module!r:.80}."
+                f"The model must be a torch.nn.Module, or a function that makes one, not {module!r:.79}."
             )
         module = _plain(module)
         for layer in module.modules():

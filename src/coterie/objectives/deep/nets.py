@@ -41,8 +41,7 @@ Sizes = Annotated[
     ),
 ]
 Channels = Annotated[
-    tuple[int, ...],
-    Option("Of each level.", low=1, read=_at_least(1), what="one number above 0 for each level"),
+    tuple[int, ...], Option("Of each level.", low=1, read=_at_least(1), what="one number above 0 for each level")
 ]
 Norm = Annotated[Literal["group", "batch"] | None, Option("Layers ``...norm``; batch keeps statistics at home.")]
 

@@ -142,9 +142,7 @@ def _trains(of: Architecture, workspace: ModuleWorkspace, x: Tensor, y: Tensor) 
             "trained: make all layers in __init__, neither in forward nor in a plain list (take nn.ModuleList)."
         )
     if all(g is None for g in grads):
-        raise CoterieError(
-            "The model's outputs do not depend on any of its parameters that are trained: there is nothing to train."
-        )
+        raise CoterieError("The model's outputs depend on no parameter that is trained: there is nothing to train.")
 
 
 def _scored(score: Loss, outputs: Tensor, y: Tensor) -> None:
