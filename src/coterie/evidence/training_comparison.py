@@ -22,7 +22,7 @@ from coterie.runs.config import ALL, AUTO, Config
 from coterie.runs.loop import Callback
 from coterie.runs.scores import BALANCED, RARE, Rule
 from coterie.runs.training import FILE, Trained, train
-from coterie.runs.training_problem import TrainingProblem, need_layout
+from coterie.runs.training_problem import TrainingProblem, layers, need_layout
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,6 +105,7 @@ def compare(
         groups.append(problem.data.group if problem.data.known else None)
         methods = methods or (list(names) if alone else chosen(problem, names))
         need_layout(config, methods)
+        layers(config, problem.objective)  # a pattern that matches nothing is said before anything is trained
         problem = replace(problem, main=main_clients(problem, methods))
         inner = problem.inside()
         for name in methods:
