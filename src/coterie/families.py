@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
     Mask = npt.NDArray[np.bool_]
 
-_GAUSSIAN, _BINOMIAL, _POISSON = 0, 1, 2
-"""What kernels know the families by."""
+_GAUSSIAN, _BINOMIAL, _POISSON = 0, 1, 2  # what kernels know the families by
 
 
 def derivatives(code: int, eta: float, y: float) -> tuple[float, float, float, float]:

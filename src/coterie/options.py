@@ -45,8 +45,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from coterie.errors import CoterieError, nearest, shortened
 
-LARGE = 2**63
-"""Whole numbers are smaller: what int64 holds, and keys of random numbers."""
+LARGE = 2**63  # whole numbers are smaller: what int64 holds, and keys of random numbers
 _SHOWN = 120  # characters of a value in a sentence
 _PLAIN = (str, bytes, int, float, complex, list, tuple, dict, set, type(None))
 T = TypeVar("T")

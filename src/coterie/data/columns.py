@@ -28,8 +28,7 @@ _OTHER_NUMBER = re.compile(
     rf"(?P<unit>{_MONEY}|[^\W\d_][^\W\d]{{0,11}}\.?(?:\s*[/^*·]\s*[^\W_]+|[²³])*|[%‰°][A-Za-z]?|[µμ][a-z]+)?"
 )
 _ORDINALS = frozenset({"st", "nd", "rd", "th"})
-_UNITS = 3
-"""Most units that one column may have; with more of them its texts are names, such as 3A and 4B."""
+_UNITS = 3  # most units that one column may have; with more of them its texts are names, such as 3A and 4B
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./-])\d{1,2}\1\d{4}(?!\d)|\d{1,2}/\d{1,2}/\d{2}(?!\d)")
 _NUMBERS = (int, float, np.integer, np.floating, Decimal, np.bool_)
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")

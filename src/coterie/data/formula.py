@@ -24,10 +24,8 @@ from coterie.errors import CoterieError, listed, shortened
 if TYPE_CHECKING:
     from coterie.numerics.arrays import Ints
 
-LEVELS = 1000
-"""Most levels of a category in a formula; groups with more belong in the client or the cluster column."""
-LENGTH = 1_000_000
-"""Most characters of a formula, a ``.`` written out."""
+LEVELS = 1000  # most levels of a category in a formula; groups with more belong in the client or the cluster column
+LENGTH = 1_000_000  # most characters of a formula, a ``.`` written out
 _NAME = r"(?:[^\W\d][\w.]*|`[^`]+`)"
 _SIMPLE = re.compile(rf"\s*([+-]?)\s*({_NAME}|[01])(?=\s*(?:[+-]|$))")
 

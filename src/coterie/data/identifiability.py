@@ -22,8 +22,7 @@ _TOLERANCE = 1e-10
 _SINE = 1e-7
 """Angle to the other columns below which a column is a combination of them, as in R's ``lm``: squares of its inverse,
 which standard errors hold, would keep no digits."""
-_SINE_OF_SUMS = 1e-5
-"""The same where only sums of products are known, of which such squares are left."""
+_SINE_OF_SUMS = 1e-5  # the same where only sums of products are known, of which such squares are left
 _BLOCK = 1 << 12
 _PROBE = 64
 _FAR = 20_000.0

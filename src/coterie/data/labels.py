@@ -28,13 +28,10 @@ if TYPE_CHECKING:
 Labels = npt.NDArray[Any]
 
 _NUMBERS = (int, float, np.integer, np.floating, Decimal)
-_NEAR = 0.85
-"""Likeness from which a label may be a slip for another."""
+_NEAR = 0.85  # likeness from which a label may be a slip for another
 _SLIPS = 10
-_KNOWN = 10_000
-"""Most labels that are looked at for slips, and most labels that each is compared with."""
-_MANY = 200_000
-"""Known labels above which no likeness is looked for."""
+_KNOWN = 10_000  # most labels that are looked at for slips, and most labels that each is compared with
+_MANY = 200_000  # known labels above which no likeness is looked for
 _HALVES = re.compile("[\ud800-\udfff]")  # of characters, which a wrong decoding leaves
 
 

@@ -22,8 +22,7 @@ from coterie.errors import CoterieError, shortened
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = 2000
-"""Most columns of a design matrix."""
+COLUMNS = 2000  # most columns of a design matrix
 WORK = 3_000_000
 """Most factors that are looked at on the way from a formula to its terms; a million take about a second."""
 _NUMBER = re.compile(r"[0-9.]+")

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Mask = npt.NDArray[np.bool_]
-LARGEST = 1e60
-"""Numbers of a larger size are not used: so products of several of them are numbers."""
+LARGEST = 1e60  # numbers of a larger size are not used: so products of several of them are numbers
 
 
 def _distinct(levels: tuple[str, ...]) -> tuple[str, ...]:

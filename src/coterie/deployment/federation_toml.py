@@ -17,10 +17,8 @@ PROBLEM = "problem.txt"
 """In a site's folder: what was wrong with its table, the last at the end, with rows and values, which do not leave."""
 RELEASES, BOOK = "releases", "privacy.book"
 """In a site's folder: what has left it, and what was spent of its privacy budget, by all runs together."""
-COORDINATOR = "coordinator"
-"""The coordinator's folder in that of a federation."""
-LONGEST = 24 * 3600.0
-"""Seconds after which a call gives up on a run, which can go on later."""
+COORDINATOR = "coordinator"  # the coordinator's folder in that of a federation
+LONGEST = 24 * 3600.0  # seconds after which a call gives up on a run, which can go on later
 _TAKEN = ("server", "coordinator", "admin")
 
 

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from coterie.engines.policy import Exchanged
 
 LOG, STATUS = "log.jsonl", "status.json"
-AGAIN = "goes on in a new job"
-"""State of a run whose job ended and is followed by another."""
+AGAIN = "goes on in a new job"  # state of a run whose job ended and is followed by another
 
 
 def now() -> str:

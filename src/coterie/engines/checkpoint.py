@@ -87,8 +87,7 @@ def write(path: Path, parts: Iterable[wire.Buffer]) -> None:
     files.write(path, parts, mode=folder.stat().st_mode & 0o666)
 
 
-ANEW = "begin the run again under another name, or with empty folders"
-"""What to do where the state of a site is lost."""
+ANEW = "begin the run again under another name, or with empty folders"  # what to do where the state of a site is lost
 
 
 class Folder:

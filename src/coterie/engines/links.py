@@ -16,8 +16,7 @@ from coterie.engines import checkpoint, wire
 from coterie.engines.requests import Answer
 from coterie.errors import CoterieError
 
-PAIRS, LONGEST = 256, 8192
-"""How many pairs an end remembers, those that were used last, and up to how many bytes."""
+PAIRS, LONGEST = 256, 8192  # how many pairs an end remembers, those that were used last, and up to how many bytes
 _SHORT, _UNKNOWN = b"\xb0", b"\xb1"  # what begins a message without its form; what answers an address that is not known
 _DATA = 5  # where the data of a request without its form begin, behind the address
 _WORTH = 1 << 20  # bytes of a message from which leaving out its form is not worth a copy of it

@@ -242,8 +242,7 @@ class _Cursor:
         return bytes(self.take(self.count())).decode(errors="surrogatepass")
 
 
-Plan = tuple[Callable[[_Cursor, Any], Any], Any]
-"""How a value is read: ``read(data, how)``."""
+Plan = tuple[Callable[[_Cursor, Any], Any], Any]  # how a value is read: ``read(data, how)``
 
 
 def _planned(form: bytes) -> Plan:

@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from coterie.numerics.arrays import Floats
 
-ENOUGH = 3
-"""Splits from which a client's gain gets an interval of its own."""
+ENOUGH = 3  # splits from which a client's gain gets an interval of its own
 
 
 def median_ratio(best: Floats, other: Floats) -> float:

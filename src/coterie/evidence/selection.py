@@ -30,17 +30,12 @@ from coterie.relations.parameter_layout import Layout
 from coterie.runs.labelled_options import main_clients, weight_matrix
 from coterie.runs.table_methods import block_size, client_losses, objective, run
 
-GRID = np.linspace(0.0, 1.0, 11)
-"""Candidates for a weight of others."""
-INNER, INNER_PATH = 5, 3
-"""Splits of the training rows at most: for a weight, and for a path of networks."""
-STEPS, SPAN = 20, 1e-4
-"""Candidates for a network's strength: so many, down to this share of the largest."""
-CLOSE = 1e-4
-"""KKT residual along the path, where losses are compared."""
+GRID = np.linspace(0.0, 1.0, 11)  # candidates for a weight of others
+INNER, INNER_PATH = 5, 3  # splits of the training rows at most: for a weight, and for a path of networks
+STEPS, SPAN = 20, 1e-4  # candidates for a network's strength: so many, down to this share of the largest
+CLOSE = 1e-4  # KKT residual along the path, where losses are compared
 
-Loss = Callable[[Floats], float]
-"""Of coefficients (n, p), in the units of the table."""
+Loss = Callable[[Floats], float]  # of coefficients (n, p), in the units of the table
 
 
 @dataclass(frozen=True)

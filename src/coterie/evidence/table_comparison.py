@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-FEW = 10
-"""So few clients that a bootstrap over them is not to be trusted."""
+FEW = 10  # so few clients that a bootstrap over them is not to be trusted
 BASELINES = ("local", "pooled")
 
-Triple = tuple[float, float, float]
-"""A value and the ends of its 95% interval."""
+Triple = tuple[float, float, float]  # a value and the ends of its 95% interval
 Fit = Callable[[Clients], Estimates]
 
 

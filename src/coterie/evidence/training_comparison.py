@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ALWAYS = ("local", "pooled")
-FOR_ALL = ("fedavg", "ditto")
-"""What "auto" tries beside these, whatever is known of the clients."""
-Watch = Callable[[str], Sequence[Callback]]
-"""Is told what begins, and gives the callbacks that watch it."""
+FOR_ALL = ("fedavg", "ditto")  # what "auto" tries beside these, whatever is known of the clients
+Watch = Callable[[str], Sequence[Callback]]  # is told what begins, and gives the callbacks that watch it
 
 
 def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:

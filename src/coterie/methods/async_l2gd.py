@@ -24,8 +24,7 @@ from coterie.methods.stepwise import Stepwise
 from coterie.numerics.arrays import Bools, Floats, Ints, frozen, kernel
 from coterie.relations.clusters import Ties
 
-MOST_COMPILED = 4096
-"""So many clients at most run compiled; more are quicker over exchanges, in threads."""
+MOST_COMPILED = 4096  # so many clients at most run compiled; more are quicker over exchanges, in threads
 
 Parameters = tuple[float, float, Floats, Floats, Floats]
 Coins = tuple[Bools, Bools]

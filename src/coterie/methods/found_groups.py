@@ -22,10 +22,8 @@ from coterie.numerics.arrays import Ints
 from coterie.options import Option
 from coterie.relations.parameter_layout import GroupLayout
 
-MOST = 8
-"""Groups that are tried where their number is not given."""
-FEWEST = 3
-"""Clients that it takes to look for groups; fewer are one group."""
+MOST = 8  # groups that are tried where their number is not given
+FEWEST = 3  # clients that it takes to look for groups; fewer are one group
 
 
 @dataclass(frozen=True, kw_only=True)

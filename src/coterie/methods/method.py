@@ -17,8 +17,7 @@ from coterie.options import annotated, check, need_names
 STRENGTHS = ("gamma", "lam", "alpha")
 STEPS: dict[str, Any] = {"eta": 0.1, "B": 10}
 EVERYTHING = ("*",)
-TRAINED_ON_ROWS = "local_training.fit:fit"
-"""The function that trains a class of rounds on a table."""
+TRAINED_ON_ROWS = "local_training.fit:fit"  # the function that trains a class of rounds on a table
 Relation = Literal["nothing", "layers", "tree", "groups", "found groups", "network", "main client"]
 
 

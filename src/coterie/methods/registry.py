@@ -112,10 +112,8 @@ _EVERY = (
     _trains("group-penalty", "own layers pulled together within known groups", *_PULLED, _LAYERS, lam=0.1, tau=5),
 )
 METHODS = {method.name: method for method in _EVERY}
-FITTED = {name: method for name, method in METHODS.items() if method.fits}
-"""Those for a table and a formula."""
-TRAINED = {name: method for name, method in METHODS.items() if method.trains}
-"""Those over rounds, for any objective."""
+FITTED = {name: method for name, method in METHODS.items() if method.fits}  # those for a table and a formula
+TRAINED = {name: method for name, method in METHODS.items() if method.trains}  # those over rounds, for any objective
 
 
 def trained_method(name: str, folder: Path | None = None) -> Method:

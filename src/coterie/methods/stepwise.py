@@ -14,10 +14,8 @@ State = dict[str, Any]
 
 FAR = 1e100
 """Parameters that are farther away have diverged; gradients there may overflow, and nobody is to blame for that."""
-LARGEST = 1e150
-"""Numbers from here on are in no gradient: their squares overflow."""
-TRACE_STEPS = 20
-"""Points of a run's trace."""
+LARGEST = 1e150  # numbers from here on are in no gradient: their squares overflow
+TRACE_STEPS = 20  # points of a run's trace
 
 
 class Stepwise(ABC):

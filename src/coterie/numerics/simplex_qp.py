@@ -8,8 +8,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Floats, Ints, kernel
 
-NEGLIGIBLE = 1e-290
-"""Curvatures, relative to a problem's largest, whose inverse could overflow: they count as 0."""
+NEGLIGIBLE = 1e-290  # curvatures, relative to a problem's largest, whose inverse could overflow: they count as 0
 
 
 def diagonal_simplex_qp(d: npt.ArrayLike, q: npt.ArrayLike, starts: npt.ArrayLike) -> Floats:
@@ -72,8 +71,7 @@ def _fill_one(d: Floats, q: Floats, tau: Floats) -> None:
 
 
 STEPS = 10_000
-ENOUGH = 1e-10
-"""Gap of a program's optimality conditions, relative to its gradients, at which it is solved."""
+ENOUGH = 1e-10  # gap of a program's optimality conditions, relative to its gradients, at which it is solved
 
 
 @kernel

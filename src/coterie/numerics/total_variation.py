@@ -8,8 +8,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Floats, float_array, frozen, kernel
 
-LARGEST = 1e280
-"""Elements up to this size can be added up and multiplied by lengths without overflow."""
+LARGEST = 1e280  # elements up to this size can be added up and multiplied by lengths without overflow
 
 
 def pinned_tv(g: npt.ArrayLike, weight: npt.ArrayLike) -> Floats:

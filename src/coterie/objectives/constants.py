@@ -17,10 +17,8 @@ from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.row_kernels import Data, row_derivatives
 
-SAFETY = 2.0
-"""How far the mean of a Poisson row may rise above the larger of its means at the ends of a run."""
-BLOCK = 1024
-"""Clients whose matrices are unpacked at a time."""
+SAFETY = 2.0  # how far the mean of a Poisson row may rise above the larger of its means at the ends of a run
+BLOCK = 1024  # clients whose matrices are unpacked at a time
 
 
 @dataclass(frozen=True)

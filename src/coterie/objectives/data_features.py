@@ -14,8 +14,7 @@ from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.glm import GLM
 from coterie.objectives.row_kernels import owned_rows
 
-WIDE = 64
-"""Columns of wider inputs, such as images, that are looked at: so many random mixtures of theirs."""
+WIDE = 64  # columns of wider inputs, such as images, that are looked at: so many random mixtures of theirs
 
 
 def comparable(objective: Any) -> GLM | None:

@@ -13,8 +13,7 @@ from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
 from coterie.relations.parameter_layout import Layout
 
-NORMALISATION = "(layers that normalise)"
-"""The pattern of layers that normalise, whatever their names."""
+NORMALISATION = "(layers that normalise)"  # the pattern of layers that normalise, whatever their names
 
 
 def layer_sizes(objective: Any) -> dict[str, int]:

@@ -16,8 +16,7 @@ from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints, full, kernel, summing
 from coterie.objectives.glm import GLM
 
-FLAT = 1e-12
-"""Eigenvalues under this fraction of the largest are zero: a client with fewer rows than columns has such."""
+FLAT = 1e-12  # eigenvalues under this fraction of the largest are zero: a client with fewer rows than columns has such
 
 
 class Quadratic:

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Floats, Ints
 
-SMALL = 500
-"""Clients up to whose number eigenvectors are those of a dense matrix."""
+SMALL = 500  # clients up to whose number eigenvectors are those of a dense matrix
 
 
 def adjusted_rand_index(labels: npt.ArrayLike, known: npt.ArrayLike) -> float:

@@ -11,16 +11,12 @@ from coterie.relations import clustering
 
 Distance = Callable[[Ints, Ints], Floats]
 
-EXACT = 20_000
-"""Clients up to which neighbours are searched exactly, in any number of dimensions."""
-FLAT = 5
-"""Dimensions up to which trees find neighbours exactly and fast, for any number of clients."""
-CANDIDATES = 8
-"""Near points that are ranked again by another distance, for each neighbour that is wanted."""
+EXACT = 20_000  # clients up to which neighbours are searched exactly, in any number of dimensions
+FLAT = 5  # dimensions up to which trees find neighbours exactly and fast, for any number of clients
+CANDIDATES = 8  # near points that are ranked again by another distance, for each neighbour that is wanted
 FAINT = 0.01
 """The smallest weight of a tie between neighbours: one that is next to nothing only sets from where lambda counts."""
-BLOCK = 1 << 22
-"""Numbers held at once."""
+BLOCK = 1 << 22  # numbers held at once
 
 
 def snapped(P: Floats) -> Floats:

@@ -19,8 +19,7 @@ Number = Annotated[int, Option("How many clients there are.", low=1)]
 Neighbours = Annotated[int, Option("Neighbours of a client.", low=1)]
 Drawn = Annotated[int, Option("Clients that every client is tied to.", low=0)]
 
-SQUARED = 1e100
-"""Numbers up to this, and down to its inverse, can be squared and added up as they are."""
+SQUARED = 1e100  # numbers up to this, and down to its inverse, can be squared and added up as they are
 
 
 @dataclass(frozen=True, eq=False)

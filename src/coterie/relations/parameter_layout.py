@@ -27,8 +27,7 @@ Patterns = Annotated[tuple[str, ...], Option("Names of parameters, or patterns s
 Tied = Annotated[dict[str, str] | None, Option(what="a table of names and names")]
 Rest = Annotated[Kind, Option("What is not named.")]
 
-NOTHING = -1
-"""A parameter that reads no entry."""
+NOTHING = -1  # a parameter that reads no entry
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,8 @@ from coterie.report.svg import Axes, Figure, evenly, line, mark, spread, text
 if TYPE_CHECKING:
     from coterie.results.result import FitResult
 
-NAMED = 300
-"""So many clients are drawn one by one, each with its name; more are summed up."""
-LINES = 200
-"""Lines of the shrinkage pictures at most."""
+NAMED = 300  # so many clients are drawn one by one, each with its name; more are summed up
+LINES = 200  # lines of the shrinkage pictures at most
 
 
 def gain_figures(result: FitResult) -> list[Figure]:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from coterie.results.result import FitResult
 
 
-OF_A_METHOD = ("rounds", "collaboration", "network", "training")
-"""Records that have a section of their own."""
+OF_A_METHOD = ("rounds", "collaboration", "network", "training")  # records that have a section of their own
 
 
 def render(result: FitResult) -> str:

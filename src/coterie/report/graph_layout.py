@@ -10,8 +10,7 @@ from coterie.relations.clustering import leading_eigenvectors
 from coterie.relations.network import Network
 
 STEPS = 300
-EXACT = 300
-"""Clients up to whose number all push each other one by one."""
+EXACT = 300  # clients up to whose number all push each other one by one
 
 
 def spring_layout(network: Network, seed: int = 0) -> Floats:

@@ -24,10 +24,8 @@ SPACES = {
     "covariates": "with alike covariates",
     "edges": "that were named",
 }
-LARGEST, NAMES = 5, 8
-"""So many groups, and members of each, are named in a sentence."""
-SHOWN, SHOWN_GROUPS = 1500, 100
-"""Clients and groups that are named in the report, about."""
+LARGEST, NAMES = 5, 8  # so many groups, and members of each, are named in a sentence
+SHOWN, SHOWN_GROUPS = 1500, 100  # clients and groups that are named in the report, about
 
 CONSTANTS = {
     "keep": "share of the bias kept",

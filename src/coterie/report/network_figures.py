@@ -14,12 +14,10 @@ from coterie.relations.network import Network
 from coterie.report import words
 from coterie.report.svg import COLOURS, Axes, Figure, colour, evenly, legend_rows, mark, picture, text
 
-SHOWN = 1500
-"""So many clients are circles of their own; more are dots of one path for each group."""
+SHOWN = 1500  # so many clients are circles of their own; more are dots of one path for each group
 EDGES = 15_000
 LEAVES = 200
-LABELLED = 48
-"""Leaves of a tree that have their names beside them, at most."""
+LABELLED = 48  # leaves of a tree that have their names beside them, at most
 
 Merges = Sequence[tuple[float, Sequence[int], int]]
 """Where groups merge, rising, as in a :class:`coterie.relations.clustering.MergeTree`: lambda, a client of

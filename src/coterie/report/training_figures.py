@@ -14,10 +14,8 @@ from coterie.report.svg import COLOURS, Axes, Figure, evenly, line, mark, pictur
 if TYPE_CHECKING:
     from coterie.evidence.training_comparison import TrainingComparison
 
-DOTS = 200
-"""So many clients of a method are drawn as dots, at most."""
-SQUARE = 120
-"""So many clients at most have a picture of who is with whom."""
+DOTS = 200  # so many clients of a method are drawn as dots, at most
+SQUARE = 120  # so many clients at most have a picture of who is with whom
 
 
 def _kind(mark: str, k: int) -> str:

@@ -36,14 +36,10 @@ _KEY, _SIGNED, _SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signat
 _UNKNOWN = json.dumps(  # in the form of Flower's errors; 401 and 403 end its SuperNode without a word
     {"code": 400, "detail": "The coordinator does not know this site's key: copy the site's folder from it again."}
 ).encode()
-LARGEST = 1 << 31
-"""Bytes of a call; Flower's messages are smaller."""
-PATIENCE = 20.0
-"""Seconds until the head of a connection's first call must be here."""
-PAUSE = 60.0
-"""Seconds between two parts of a site's call."""
-WAITING = 200
-"""Connections that have not called yet; a further one takes the place of the oldest."""
+LARGEST = 1 << 31  # bytes of a call; Flower's messages are smaller
+PATIENCE = 20.0  # seconds until the head of a connection's first call must be here
+PAUSE = 60.0  # seconds between two parts of a site's call
+WAITING = 200  # connections that have not called yet; a further one takes the place of the oldest
 log = logging.getLogger(__name__)
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]

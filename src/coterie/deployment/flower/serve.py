@@ -29,8 +29,7 @@ from coterie.deployment.flower.keys import private
 from coterie.deployment.processes import LOOPBACK, Child, await_ready, free_port, tend
 from coterie.errors import CoterieError
 
-FILES = "flower"
-"""Folder of all that Flower needs, within a coordinator's or a site's."""
+FILES = "flower"  # folder of all that Flower needs, within a coordinator's or a site's
 READY, PID, LOG, MARK = "ready.json", "pid", "log.txt", "flower.json"
 """A coordinator that is ready, a process, its log; and, in a run's folder, how far Flower's part of it is."""
 _START = 60.0  # seconds for a SuperLink to come up

@@ -31,8 +31,7 @@ from coterie.errors import CoterieError, listed
 T = TypeVar("T")
 _SCRIPT = "startup/sub_start.sh"
 _PARENTS = ("server_train", "client_train")
-PATIENCE = 60.0
-"""Seconds that a run waits for sites that are not connected before it goes on without them."""
+PATIENCE = 60.0  # seconds that a run waits for sites that are not connected before it goes on without them
 
 _RESTARTS = 3  # jobs in a row that may end without a new exchange
 _START = 60.0  # seconds for the server to listen, and for a job to begin

@@ -24,8 +24,7 @@ from coterie.deployment.site.site_toml import RULES, Disclosure
 from coterie.errors import CoterieError, listed, shortened
 from coterie.families import family_named, names_of
 
-ORDER = 5
-"""Most columns of an interaction."""
+ORDER = 5  # most columns of an interaction
 DEGREE = 6
 """Most degrees of freedom of a spline, and largest degree of a polynomial: its knots lie evenly over the range."""
 _OPTIONS = {"poly": "degree"}

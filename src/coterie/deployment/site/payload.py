@@ -64,8 +64,7 @@ def note_answer(path: Path, request: Any, reply: bytes, seconds: float, node: No
     logs.append(path, {"time": logs.now(), **summary(request, reply, node), "seconds": round(seconds, 6)})
 
 
-TOLD = 20
-"""Of what an owner was told, so much is kept: the last of it may only be what came of the first."""
+TOLD = 20  # of what an owner was told, so much is kept: the last of it may only be what came of the first
 
 
 def tell_owner(folder: Path, lines: Iterable[str]) -> None:

@@ -33,8 +33,7 @@ _TABLE: dict[str, Any] = {
     "formula": None, "family": DEFAULT, "client": None, "cluster": (), "offset": None, "weights": None,
     "missing": "error", "schema": None, "hold": None, "mean_weight": None,
 }  # fmt: skip
-_FORM = 4
-"""Of prepared arrays in the cache."""
+_FORM = 4  # of prepared arrays in the cache
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ from coterie.engines.site import Node
 from coterie.errors import CoterieError
 from coterie.imports import find_in
 
-STAND_INS = 3
-"""Other sites at most."""
+STAND_INS = 3  # other sites at most
 Run = Callable[["LocalTransport", Path, str], object]
 
 

@@ -41,10 +41,8 @@ _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 FAILS = f"by the rules of its owner it says no more: '{PROBLEM}' in the site's folder says why the work failed."
 FORMS = "forms"
 """What a coordinator need not send again, nor this site: see :mod:`coterie.engines.links`."""
-LOCK = "lock"
-"""Held by the process of a site that is answering: two at once would use a key twice, or draw noise twice."""
-WAIT = 60.0
-"""Seconds in which it must let go; after them the coordinator is told to ask again."""
+LOCK = "lock"  # held by the process of a site that is answering: two at once would use a key twice, or draw noise twice
+WAIT = 60.0  # seconds in which it must let go; after them the coordinator is told to ask again
 
 
 class SiteReceiver:

@@ -34,8 +34,7 @@ LEFT_OUT = (
     "same."
 )
 """Said of every run over such sites, whatever rows they have."""
-ROWS = ("X", "y", "offset", "weights", "starts", "stops")
-"""What an objective is made of."""
+ROWS = ("X", "y", "offset", "weights", "starts", "stops")  # what an objective is made of
 UNITE = "add them with 'coterie federation check --unite'."
 _UNFIT = f"Its table does not fit the run: '{PROBLEM}' in the site's folder says why."
 

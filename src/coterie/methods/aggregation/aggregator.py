@@ -11,8 +11,7 @@ import numpy as np
 
 from coterie.numerics.arrays import Bools, Floats, Ints, kernel
 
-State = dict[str, Any]
-"""Arrays by name: what a rule remembers from step to step, so that a run can be resumed."""
+State = dict[str, Any]  # arrays by name: what a rule remembers from step to step, so that a run can be resumed
 
 
 @dataclass(frozen=True)

@@ -136,8 +136,7 @@ class Clipped:
         return np.where(helped[:, None], v, 0.0), new
 
 
-ENOUGH = 4
-"""Answers in a window, from which its mean and its variance are taken."""
+ENOUGH = 4  # answers in a window, from which its mean and its variance are taken
 
 
 def lower_median(own: Floats, values: Floats, of: Ints, counted: Bools) -> Floats:

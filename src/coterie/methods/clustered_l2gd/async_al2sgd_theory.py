@@ -22,8 +22,7 @@ from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions, probabil
 from coterie.numerics.arrays import Floats
 from coterie.relations.clusters import Ties
 
-FLAT = 1e-6
-"""Where F is flat in some direction no theorem applies: mu is then taken as this fraction of calligraphic L."""
+FLAT = 1e-6  # where F is flat in some direction no theorem applies: mu is then taken as this fraction of calligraphic L
 
 
 @dataclass(frozen=True)

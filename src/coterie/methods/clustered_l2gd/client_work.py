@@ -20,8 +20,7 @@ from coterie.objectives.row_kernels import Data, add_gradient
 
 Reply = dict[str, Any]
 State = dict[str, Any]
-SNAPSHOT = "before the stretch"
-"""Where clients return to after a divergence."""
+SNAPSHOT = "before the stretch"  # where clients return to after a divergence
 
 
 @work

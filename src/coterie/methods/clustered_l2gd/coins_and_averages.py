@@ -67,8 +67,7 @@ class Majority:
         return np.asarray(self.votes(seed, steps).sum(axis=1) >= self.needed)
 
 
-AHEAD = 2_000_000
-"""Coins held in memory at a time."""
+AHEAD = 2_000_000  # coins held in memory at a time
 
 
 def cluster_coins(seed: int, steps: Ints, p: Floats) -> Bools:

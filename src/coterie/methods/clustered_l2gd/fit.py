@@ -156,10 +156,8 @@ def gap(observed: Mapping[str, Any]) -> float:
     return float(np.sqrt(now / start if start > 0.0 else now))
 
 
-OPTIMUM = "optimum"
-"""Name of the clients' state that holds it."""
-MOST = 100_000
-"""Steps that are chosen at most."""
+OPTIMUM = "optimum"  # name of the clients' state that holds it
+MOST = 100_000  # steps that are chosen at most
 UNKNOWN = 10_000
 """Steps where no theory says how many: F is flat in some direction, or eta larger than any theorem takes."""
 

@@ -12,10 +12,8 @@ from coterie.errors import CoterieError
 from coterie.methods.clustered_l2gd.coins_and_averages import NETWORKS, Majority, central
 from coterie.options import Option, check, declared, of
 
-ONE_COIN = 0.1
-"""Section 6's probability of a communication."""
-MOST = 10**9
-"""Steps, rows and seeds at most."""
+ONE_COIN = 0.1  # section 6's probability of a communication
+MOST = 10**9  # steps, rows and seeds at most
 
 
 @dataclass(frozen=True)

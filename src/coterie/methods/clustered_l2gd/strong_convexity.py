@@ -18,8 +18,7 @@ from coterie.relations.clusters import Ties
 
 Reply = dict[str, Any]
 
-MOST = 300
-"""Iterations of Lanczos's method at most; tens are enough."""
+MOST = 300  # iterations of Lanczos's method at most; tens are enough
 SEPARATED = 1e-7
 """Share of the largest possible curvature under which outcomes are separated: one success in a million has 4e-6."""
 

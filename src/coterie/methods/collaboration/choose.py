@@ -27,8 +27,7 @@ from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.numerics.simplex_qp import mixture_weights
 from coterie.objectives.mean_loss import encode_loss
 
-LEAST = 1e-3
-"""Weights omega below this are left out: they cost a message, and change nothing."""
+LEAST = 1e-3  # weights omega below this are left out: they cost a message, and change nothing
 
 
 @dataclass(frozen=True)
@@ -147,11 +146,9 @@ def nearest_pairs(g: Floats, noise: Floats, around: Floats, pair_main: Ints, pai
     return np.sort(order[np.arange(len(order)) - first < count])
 
 
-Solved = tuple[Floats, Floats, Floats]
-"""Own weights (M,), tau (P,) and expected squared errors (M,) of the gradient."""
+Solved = tuple[Floats, Floats, Floats]  # own weights (M,), tau (P,) and expected squared errors (M,) of the gradient
 
-FAR = 9.0
-"""Squared length of a gradient, in variances of it, that is not by chance: three standard deviations."""
+FAR = 9.0  # squared length of a gradient, in variances of it, that is not by chance: three standard deviations
 
 
 def weights_by_qp(
@@ -195,8 +192,7 @@ def weights_by_qp(
     return own_weight, tau, h0**2 * (error + like.posterior_variance[main])
 
 
-SURE = 6.0
-"""By how many standard deviations of a chi-squared variable a likelihood ratio must be above its mean."""
+SURE = 6.0  # by how many standard deviations of a chi-squared variable a likelihood ratio must be above its mean
 
 
 @work

@@ -23,14 +23,11 @@ from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import full_gradient
 from coterie.objectives.mean_loss import sizes
 
-PASSES = 12
-"""How often clients are asked at most, each time nearer to their optima; three or four times are the rule."""
-SETTLED = 0.01
-"""Squared way between two passes, relative to the noise of gradients, at which there is no other pass."""
+PASSES = 12  # how often clients are asked at most, each time nearer to their optima; three or four times are the rule
+SETTLED = 0.01  # squared way between two passes, relative to the noise of gradients, at which there is no other pass
 FAR = 3.0
 """Length of a step of Newton's at most, in every coordinate: where outcomes are separated, curvature soon vanishes."""
-NOBODY = 1e6
-"""Variance, in rows' variances, of the gradient of a client without rows."""
+NOBODY = 1e6  # variance, in rows' variances, of the gradient of a client without rows
 
 
 @work
@@ -124,12 +121,9 @@ def client_similarity(fed: Federation, metric: Metric, groups: Ints | None = Non
     return ClientSimilarity(p, b, posterior_variance, noise, curvature, np.asarray(replies["curvature_spread"]), S)
 
 
-LIKE = 10.0
-"""Rows of all clients that a client's own variance is averaged with: few rows tell little of it."""
-WILD = 10.0
-"""How far above their median variances may be."""
-ROUNDS = 5
-"""Rounds in which S and the weights of points in it settle."""
+LIKE = 10.0  # rows of all clients that a client's own variance is averaged with: few rows tell little of it
+WILD = 10.0  # how far above their median variances may be
+ROUNDS = 5  # rounds in which S and the weights of points in it settle
 
 
 def rows_variance(s: Floats, dof: Ints) -> Floats:

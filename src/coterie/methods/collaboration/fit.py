@@ -25,8 +25,7 @@ from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrectio
 from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.objectives.mean_loss import expand, sizes
 
-MOST = 2_000_000
-"""Pairs at most, where all clients are to collaborate with all."""
+MOST = 2_000_000  # pairs at most, where all clients are to collaborate with all
 
 
 @dataclass(frozen=True)
@@ -138,8 +137,7 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
     return Plan(method, keep * alpha, about | {"beta": summarise(beta), "keep": keep})
 
 
-CUT = 1e-10
-"""Curvature, relative to the largest, below which a direction is not seen and has no variance."""
+CUT = 1e-10  # curvature, relative to the largest, below which a direction is not seen and has no variance
 
 
 @work

@@ -16,8 +16,7 @@ from coterie.methods.collaboration.metric import Metric
 from coterie.numerics.arrays import Bools, Floats, full
 from coterie.objectives.mean_loss import OVERFLOW, decode_loss, expand, overflowed, sizes
 
-EXCHANGES = 200
-"""Exchanges at most: halving a step that overshoots a count far too large takes dozens."""
+EXCHANGES = 200  # exchanges at most: halving a step that overshoots a count far too large takes dozens
 HALVINGS = 60
 ENOUGH = 1e-20
 """Squared length of a Newton step, in the metric and relative to one plus u's, at which the optimum is reached."""

@@ -12,13 +12,10 @@ from coterie.options import Option, check, of
 if TYPE_CHECKING:
     from coterie.methods.collaboration.metric import Metric
 
-MOST = 10**9
-"""Steps, rows and seeds at most."""
+MOST = 10**9  # steps, rows and seeds at most
 HELD_OUT: Final = "held-out"
-USUAL = 200
-"""Steps of a run."""
-CORRECTED = ("keep", "beta", "first")
-"""Options of bias correction alone."""
+USUAL = 200  # steps of a run
+CORRECTED = ("keep", "beta", "first")  # options of bias correction alone
 
 
 def _optimisers() -> list[str]:

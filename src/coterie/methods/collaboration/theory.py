@@ -22,8 +22,7 @@ from coterie.numerics.simplex_qp import diagonal_simplex_qp
 from coterie.objectives.constants import hessians
 from coterie.objectives.mean_loss import sizes
 
-Value = float | Floats
-"""A number, or one for each main client."""
+Value = float | Floats  # a number, or one for each main client
 
 
 def over(a: Value, b: Value) -> Floats:

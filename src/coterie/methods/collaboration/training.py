@@ -25,8 +25,7 @@ from coterie.options import Option, check
 
 State = dict[str, Any]
 Labels = tuple[str, ...] | None
-MOST = 2**30
-"""Numbers of all models that travel in a round, at most."""
+MOST = 2**30  # numbers of all models that travel in a round, at most
 
 
 @work

@@ -24,10 +24,8 @@ from coterie.objectives.mean_loss import sizes
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 
-SOLVED = 1e-5
-"""Residual of the optimality conditions up to which the optimum counts as reached."""
-KEPT = 20_000
-"""Edges at most that are kept in the result."""
+SOLVED = 1e-5  # residual of the optimality conditions up to which the optimum counts as reached
+KEPT = 20_000  # edges at most that are kept in the result
 
 
 def fit(
@@ -146,8 +144,7 @@ def _left(objective: NetworkObjective, best: Optimum, at: tuple[Floats, Floats])
     return evaluation.value / evaluation.weight - best.value
 
 
-CUT = 1e-10
-"""Curvature, relative to the largest, below which a direction is not seen and has no variance."""
+CUT = 1e-10  # curvature, relative to the largest, below which a direction is not seen and has no variance
 
 
 def coefficient_covariance(
@@ -173,8 +170,7 @@ def coefficient_covariance(
     return pack(cov * sigma2)[groups], sigma2
 
 
-LEAST_CURVATURE = 1e-6
-"""Curvature of a client's own block at least, relative to the largest."""
+LEAST_CURVATURE = 1e-6  # curvature of a client's own block at least, relative to the largest
 
 
 class StepSizes(NamedTuple):

@@ -165,13 +165,10 @@ def flow(network: Network, G: Floats) -> Floats:
     return out
 
 
-EXCHANGES = 200
-"""Exchanges at most: a count far too high takes dozens."""
+EXCHANGES = 200  # exchanges at most: a count far too high takes dozens
 ROUNDING = 1e-13
-STIFF = 1e4
-"""How much stiffer than the clients the augmented term may be at the start of a model."""
-SHORTEST = 1e-10
-"""Share of a step that is tried last."""
+STIFF = 1e4  # how much stiffer than the clients the augmented term may be at the start of a model
+SHORTEST = 1e-10  # share of a step that is tried last
 
 
 @dataclass(frozen=True)
@@ -219,14 +216,10 @@ def descend(at: NetworkObjective, x: Floats, Z: Floats, dual: Floats, kkt: float
 
 
 ROUNDS = 3000
-CHECK_EVERY = 10
-"""Rounds between two checks of the certificate."""
-GAP = 1e-13
-"""Relative duality gap of the network prox."""
-UNEVEN = 10.0
-"""Ratio of primal and dual residuals at which rho is changed by 2."""
-ADAPT = 400
-"""After so many exchanges rho stays as it is: where rounding ends progress, residuals would drive it away."""
+CHECK_EVERY = 10  # rounds between two checks of the certificate
+GAP = 1e-13  # relative duality gap of the network prox
+UNEVEN = 10.0  # ratio of primal and dual residuals at which rho is changed by 2
+ADAPT = 400  # after so many exchanges rho stays as it is: where rounding ends progress, residuals would drive it away
 AT = "network theta"
 
 

@@ -16,8 +16,7 @@ from coterie.methods.networks.similarity import Similarity
 from coterie.options import Option, check, declared, need_names, of
 
 HELD_OUT: Final = "held-out"
-MOST = 10**9
-"""Steps and rows at most."""
+MOST = 10**9  # steps and rows at most
 
 
 def norm(p: Any) -> float:
@@ -69,10 +68,8 @@ class Asked:
 
 
 _NETWORK = "A similarity network"
-USUAL = 500
-"""Steps of a run."""
-MODELS = "float16"
-"""Codec of models, where updates travel in one."""
+USUAL = 500  # steps of a run
+MODELS = "float16"  # codec of models, where updates travel in one
 
 
 @dataclass(frozen=True)

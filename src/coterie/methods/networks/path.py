@@ -26,8 +26,7 @@ from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 
 STEPS = 40
-SPAN = 1e-4
-"""The smallest lambda of a path, relative to the largest."""
+SPAN = 1e-4  # the smallest lambda of a path, relative to the largest
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,7 @@ from coterie.objectives import data_features
 from coterie.objectives.glm import GLM
 
 Reply = dict[str, Any]
-CONSTANT = 1e-9
-"""Standard deviations, relative to the mean, that rounding cannot tell from 0."""
+CONSTANT = 1e-9  # standard deviations, relative to the mean, that rounding cannot tell from 0
 
 
 def rows_of(site: Site) -> GLM:
@@ -159,10 +158,8 @@ def data_points(
 # -- features
 
 FEATURE_DISTANCES = ("log-euclidean", "frobenius", "bures", "mean")
-FLAT = 1e-9
-"""Eigenvalues, relative to the largest, that count as 0."""
-BLOCK = 1 << 20
-"""Numbers held at once."""
+FLAT = 1e-9  # eigenvalues, relative to the largest, that count as 0
+BLOCK = 1 << 20  # numbers held at once
 
 
 @work
@@ -260,8 +257,7 @@ def _triangle(S: Floats) -> Floats:
 
 # -- models
 
-LARGEST = 1e300
-"""Of predicted means: a model far out still has distances that can be compared."""
+LARGEST = 1e300  # of predicted means: a model far out still has distances that can be compared
 MODEL_DISTANCES = ("coefficients", "predictions")
 
 

@@ -156,8 +156,7 @@ def prepare(
     return Setup(tree, family, z, unit, shift, rows, constant, intercept, square, centre, basis)
 
 
-MOST = 1000
-"""Exchanges of one solve: far more than Newton needs, so that no data can keep it for ever."""
+MOST = 1000  # exchanges of one solve: far more than Newton needs, so that no data can keep it for ever
 
 
 @dataclass(frozen=True)

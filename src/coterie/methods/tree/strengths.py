@@ -32,8 +32,7 @@ STRONGEST = 1e4
 TOLERANCE = 1e-10
 """What a step may gain for each row if it is to be the last. The next would gain its square, about, and the held-out
 loss changes by less than 1e-6 for each row."""
-TRUST = 1e-2
-"""What a step may gain for each row at most: where it gains more, the point is solved from the beginning."""
+TRUST = 1e-2  # what a step may gain for each row at most: where it gains more, the point is solved from the beginning
 
 
 def learn(fed: Federation, problem: GroupedProblem) -> tuple[float, float | None]:

@@ -14,8 +14,7 @@ from coterie.numerics import tree_fold
 from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.relations.clusters import ClusterTree
 
-SMALL = 1e-6
-"""What is left of a column of length 1 beside the others, below which they give it."""
+SMALL = 1e-6  # what is left of a column of length 1 beside the others, below which they give it
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,10 @@ from coterie.numerics.arrays import Floats, Ints, full
 from coterie.relations.covariance import bfgs_update
 
 log = logging.getLogger(__name__)
-LONG = 10.0
-"""Seconds after which a search says where it is."""
+LONG = 10.0  # seconds after which a search says where it is
 STARTS = ((0.5, 1.0), (0.1, 1.0), (0.5, 0.0))
 """Deviations from which searches begin, and whether they are as they move a row's predictor, or as they are."""
-PRIOR_ROWS = 1.0
-"""Rows of the common variance that are added to each client's."""
+PRIOR_ROWS = 1.0  # rows of the common variance that are added to each client's
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ import numpy as np
 
 from coterie.numerics.arrays import Floats, Ints, kernel, summing
 
-DUAL = {1: np.inf, 2: 2, np.inf: 1}
-"""The dual norm of each p."""
+DUAL = {1: np.inf, 2: 2, np.inf: 1}  # the dual norm of each p
 
 
 @summing

@@ -21,14 +21,10 @@ from coterie.numerics.network.conjugate_gradients import Curvature, EdgeCurvatur
 from coterie.numerics.network.edge_norms import l1_level, metric_times, norm, penalty_and_slack, project
 from coterie.numerics.network.problem import Certified, Problem, certify
 
-Graph = tuple[Ints, Floats, float]
-"""Edges (M, 2), the radius of each one's dual ball (M,), and p."""
-GROW = 3.0
-"""By how much sigma grows with new duals."""
-ROUNDS, STEPS = 100, 300
-"""Of a model's minimisation: changes of the duals at most, and Newton steps in all."""
-PRODUCTS = 500
-"""Products with the curvature at most in one of its steps."""
+Graph = tuple[Ints, Floats, float]  # edges (M, 2), the radius of each one's dual ball (M,), and p
+GROW = 3.0  # by how much sigma grows with new duals
+ROUNDS, STEPS = 100, 300  # of a model's minimisation: changes of the duals at most, and Newton steps in all
+PRODUCTS = 500  # products with the curvature at most in one of its steps
 NOBODY = np.empty(0, dtype=np.int64)
 
 

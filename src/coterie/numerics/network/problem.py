@@ -18,10 +18,8 @@ from coterie.numerics.arrays import Bools, Floats, Ints, float_array, kernel
 from coterie.numerics.network.edge_norms import adjoint, metric_times, norm, penalty_and_slack
 
 INF = float("inf")
-LARGEST = 1e140
-"""Numbers from here on have squares whose sums may overflow."""
-INSIDE = 1.0 - 1e-9
-"""Of a ball's radius: dual vectors shorter than this are inside."""
+LARGEST = 1e140  # numbers from here on have squares whose sums may overflow
+INSIDE = 1.0 - 1e-9  # of a ball's radius: dual vectors shorter than this are inside
 LEAST = 1e-20
 """Of ``1/2 ||V||_H^2``: a primal value below this is that of clients that differ by rounding, and is not divided by."""
 

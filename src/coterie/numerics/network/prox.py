@@ -24,8 +24,7 @@ FIRST = {1.0: 60, 2.0: 60, float("inf"): 400}
 """Iterations of the splitting, for each p, before Newton's method has its first turn: most problems are solved by then.
 
 For p = inf the faces of the dual balls change at nearly every Newton step until the end is near."""
-PRODUCTS = 4
-"""Hessian products that take about as long as one iteration of the splitting."""
+PRODUCTS = 4  # Hessian products that take about as long as one iteration of the splitting
 
 
 @dataclass(frozen=True)

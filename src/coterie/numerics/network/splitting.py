@@ -16,12 +16,10 @@ from coterie.numerics.network.problem import Certified, Problem, certify
 
 RELAX = 1.7
 CG_STEPS, CG_TOLERANCE = 10, 0.15
-CHECK = 10
-"""Iterations between two looks at the gap."""
+CHECK = 10  # iterations between two looks at the gap
 LEAN = 3.0
 """By how much the primal residual should be below the dual one for p = inf (relative residuals; by measurement)."""
-ADAPT = 400
-"""After so many iterations rho stays as it is, so that they converge."""
+ADAPT = 400  # after so many iterations rho stays as it is, so that they converge
 
 
 @summing

@@ -22,14 +22,12 @@ from coterie.objectives.deep.local_steps import Going, Stepper, padded
 from coterie.objectives.deep.module_snapshot import Snapshot
 from coterie.objectives.deep.rows import Rows
 
-NUMBERS = 1 << 24
-"""About how many numbers of models and of rows are worked on at a time."""
+NUMBERS = 1 << 24  # about how many numbers of models and of rows are worked on at a time
 
 Batch = Callable[[Ints, Ints], tuple[Any, Tensor, Tensor]]
 """``batch(clients, step) -> inputs (k, b, ...), targets (k, b, ...), scale (k, b)``."""
 
-What = Callable[[Tensor, Tensor], Tensor]
-"""``what(outputs, targets) -> (rows, ...)``: what is said of rows."""
+What = Callable[[Tensor, Tensor], Tensor]  # ``what(outputs, targets) -> (rows, ...)``: what is said of rows
 
 
 def blocks(size: Ints, d: int) -> Iterator[Ints]:
@@ -41,8 +39,7 @@ def blocks(size: Ints, d: int) -> Iterator[Ints]:
         at += many
 
 
-SLOW = "There is a performance drop"
-"""How torch begins to warn of an operation that it does not batch."""
+SLOW = "There is a performance drop"  # how torch begins to warn of an operation that it does not batch
 
 
 class Moved(RuntimeError):

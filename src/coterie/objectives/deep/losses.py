@@ -10,10 +10,8 @@ from torch.nn import functional
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-BOX = 1.0
-"""What a box counts beside a nodule's presence."""
-FOCUS = 2.0
-"""Exponent of the focal loss."""
+BOX = 1.0  # what a box counts beside a nodule's presence
+FOCUS = 2.0  # exponent of the focal loss
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

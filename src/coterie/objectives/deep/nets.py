@@ -16,10 +16,8 @@ from torch import Tensor, nn
 from coterie.errors import CoterieError
 from coterie.options import Option, checked
 
-GROUP = 4
-"""Channels of a group of GroupNorm."""
-RARE = -3.0
-"""First logit of a nodule: a probability of 0.05."""
+GROUP = 4  # channels of a group of GroupNorm
+RARE = -3.0  # first logit of a nodule: a probability of 0.05
 
 
 def _at_least(n: int) -> Callable[[tuple[int, ...]], tuple[int, ...]]:

@@ -25,8 +25,7 @@ from coterie.objectives.deep.validate import validate
 from coterie.objectives.gradient_steps import Draws, RowRanges
 from coterie.objectives.row_kernels import owned_rows, row_ranges, weighted_means, weighted_sums
 
-SMALL = 100_000
-"""Models with fewer parameters and no convolutions run batched; a round of larger ones is no faster so."""
+SMALL = 100_000  # models with fewer parameters and no convolutions run batched; a round of larger ones is no faster so
 
 
 @dataclass(frozen=True)

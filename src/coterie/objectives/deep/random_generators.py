@@ -23,13 +23,10 @@ from coterie.numerics.keyed_random import GOLDEN
 
 LOCK = threading.RLock()
 """Held while the common generators, which all threads share, are set: another thread's draws would come between."""
-MOST = 1000
-"""Items of a container that are looked into."""
-LARGEST = 20_000
-"""Objects that are looked into altogether."""
+MOST = 1000  # items of a container that are looked into
+LARGEST = 20_000  # objects that are looked into altogether
 
-Seed = Callable[[int, int], None]
-"""``seed(key, step)`` sets all generators."""
+Seed = Callable[[int, int], None]  # ``seed(key, step)`` sets all generators
 
 
 class Generators:

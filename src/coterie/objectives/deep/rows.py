@@ -22,8 +22,7 @@ from coterie.numerics.arrays import Bools, Ints
 from coterie.objectives.deep.architecture import named, short
 from coterie.objectives.deep.random_generators import Generators
 
-PROBED = 256
-"""Of so many clients' Datasets, at most, one row is looked at before anything is trained."""
+PROBED = 256  # of so many clients' Datasets, at most, one row is looked at before anything is trained
 
 
 class Rows:

@@ -24,8 +24,7 @@ from coterie.objectives.deep.module_snapshot import Snapshot
 from coterie.objectives.deep.random_generators import Generators, Seed
 from coterie.objectives.deep.rows import Rows
 
-LOOK = 2048
-"""Rows of one forward pass where no gradient is needed."""
+LOOK = 2048  # rows of one forward pass where no gradient is needed
 
 
 class Failed(Exception):

@@ -24,8 +24,7 @@ from coterie.objectives.deep.random_generators import Seed
 from coterie.objectives.deep.rows import Rows
 from coterie.objectives.deep.sequential import ModuleWorkspace, SequentialClients
 
-ROWS = 8
-"""Rows of a trial at most."""
+ROWS = 8  # rows of a trial at most
 NEAR = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 3e-2}
 """How far rounding takes an output where a batch has other rows, relative to the largest."""
 
