@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
+from coterie.methods.groups.growth import stalled
 from coterie.numerics.arrays import Bools, Floats, Ints
-
-STALLED = 100.0
-"""A group has not followed where ``||d_s f_g - d_s f||^2`` is so many times ``||grad f||^2``."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,8 @@ class Growth:
 
     @property
     def stalled(self) -> Bools:
-        """Groups (k,) whose gradient in x_s is still there when that of the sum is nearly gone.
-
-        A group's own block is n / |G| times that of f, so it vanishes with it, however small the group.
-        """
-        gone = self.norm[-1] < 1e-2 * self.norm[0]
-        return np.asarray(gone & (self.now[-1] > STALLED))
+        """Groups (k,) whose gradient in x_s is still there when that of the sum is nearly gone."""
+        return stalled(self.norm, self.now[-1])
 
     def sentences(self) -> list[str]:
         """What a user should know."""

@@ -12,12 +12,12 @@ import numpy as np
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.group_models import address
+from coterie.methods.groups.growth import by_block, gathered, observe
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.parameter_layout import GroupLayout
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.paper_000 import theory
-from papers.paper_000.monitor import by_block, gathered, observe
 from papers.paper_000.robust import BODY, HEAD, made
 from papers.pictures import BLUE, GREY, ORANGE, panels
 
@@ -110,7 +110,7 @@ def measure(sizes: Sequence[int], shared: tuple[str, ...], repeats: int, seed: i
     over: dict[str, Any] = {"uncompressed": method.transport, "weigh": "clients", "B": BATCH, "R": AT_ONCE}
     draws = []
     for t in range(repeats // AT_ONCE):
-        sums = fed.total(observe, **to, **over, t=t)
+        sums = fed.total(observe, **to, **over, t=t, rows=0)
         draws.append(gathered(layout, sums["drawn"], np.full(layout.k, 1.0 / len(group))))
     rows = objective.row_gradients(np.stack(layout.models(x))[group])
     each = rows.var(axis=1) / BATCH

@@ -8,13 +8,14 @@ from torch import nn
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.group_models import address
+from coterie.methods.groups.growth import by_block, gathered, observe
 from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
 from coterie.objectives.mixed import Mixed
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
 from coterie.relations.parameter_layout import GroupLayout
-from papers.paper_000.monitor import by_block, gathered, monitored, observe
+from papers.paper_000.monitor import monitored
 from tests.methods.groups import test_group_models as modules
 from tests.methods.test_group_sgd import COUNTS, GROUP, WEIGHTS, heads, quadratics, softmax
 from tests.reference import group_sgd_twin as twin
@@ -115,7 +116,7 @@ def test_the_variance_formula_on_two_architectures():
     to = address(fed, modules.GROUP, layout.models(state["w"]), np.arange(8))
     draws, formula = [], np.zeros(3)
     for t in range(4):
-        sums = fed.total(observe, **to, uncompressed=method.transport, weigh="clients", B=B, R=R, t=t)
+        sums = fed.total(observe, **to, uncompressed=method.transport, weigh="clients", B=B, R=R, t=t, rows=0)
         draws.append(gathered(layout, sums["drawn"], np.full(2, 1 / 8)))
     X, y = (torch.tensor(a) for a in modules.data())
     for i, g in enumerate(modules.GROUP):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from coterie.engines import InProcess
@@ -108,7 +109,9 @@ def test_codecs_make_no_variance_negative():
     """BatchNorm's statistics may travel, coded; a root of a negative one was NaN."""
     rng = np.random.default_rng(0)
     X, y, lo = 0.1 * rng.normal(size=(60, 4)), rng.integers(0, 2, 60), np.arange(3) * 20
-    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
     o = Deep.of(net, X, y, lo, lo + 20, buffers="averaged")
     state = list(FedAvg(eta=0.1, E=3, B=5, up="sign").run(InProcess(o), [30]))[-1]
     where = np.cumsum(list(o.names.values()))[list(o.names).index("1.running_var")] - 8

@@ -54,6 +54,17 @@ def test_who_is_with_whom(result):
     assert training_page.confusion_table(unknown, "ifca").note == "No groups are known."
 
 
+def test_the_groups_own_gradients_are_drawn_and_printed(result):
+    seen = training_page.growths(result)
+    assert list(seen) == ["group-models"]
+    table = training_page.growth_table("group-models", seen["group-models"])
+    assert all(title in training_page.render(result) for title in table.columns)
+    assert [row[0] for row in table.rows] == [f"group {g}" for g in range(1, 5)]
+    figure = training_figures.gradients("group-models", seen["group-models"])
+    assert figure.svg.count('class="curve') >= 5
+    assert sum("squared gradient of the sum" in note for note in training_page.notes(result)) == 1
+
+
 def test_the_table_in_a_terminal(result):
     text = render_text(training_page.comparison_table(result), 160)
     assert text.count("\n> ") == 1

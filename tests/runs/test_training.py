@@ -22,7 +22,7 @@ from tests.messages import names
 from tests.trained import result_of
 
 METHODS = ["local", "pooled", "fedavg", "ditto", "pfedme", "ifca", "scaffold", "apfl"]
-METHODS += ["similarity-network", "weighted-averaging", "bias-correction", "async-l2gd", "async-al2sgd"]
+METHODS += ["group-models", "similarity-network", "weighted-averaging", "bias-correction", "async-l2gd", "async-al2sgd"]
 
 
 def config(**sections):

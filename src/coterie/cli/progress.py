@@ -11,6 +11,7 @@ from coterie.report.words import amount
 from coterie.runs.loop import Callback, Look
 
 _BESIDE = ("_clients", "_worst", "_10th", "_90th", "validation")
+_MEASURED = ("gradient", "noise_", "growth_")
 RARE, LINES = 30.0, 10
 """Seconds between plain lines, at least, and how many of them a run has, at most."""
 
@@ -66,7 +67,7 @@ class Progress(Callback):
 def line(what: str, look: Look, left: float | None) -> str:
     """``fedavg: round 12 of 50, accuracy 0.871, loss 0.412, 1.2 MB up, 1.2 MB down, 40 s left``."""
     parts = [f"round {look.round} of {look.rounds}"]
-    means = {k: v for k, v in look.scores.items() if not k.endswith(_BESIDE)}
+    means = {k: v for k, v in look.scores.items() if not (k.endswith(_BESIDE) or k.startswith(_MEASURED))}
     parts += [f"{name} {value:.3f}" for name, value in means.items()]
     parts += [f"{amount(look.bytes_up)} up", f"{amount(look.bytes_down)} down"]
     parts += [] if left is None else [f"{left:,.0f} s left"]

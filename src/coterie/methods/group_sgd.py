@@ -19,6 +19,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.groups import group_models as groups
+from coterie.methods.groups import growth
 from coterie.methods.local_training.client_work import ModelTransport, Reply, epoch_steps, make_reply, train
 from coterie.methods.local_training.rounds import LocalTraining, State, first_quarantine, patterns
 from coterie.numerics.arrays import Floats, Ints
@@ -115,3 +116,7 @@ class GroupSGD(LocalTraining):
         """Every client's model, (m, d), or Ragged where sizes differ; the first own layers where one is silent."""
         group, models = self.groups(fed), GroupLayout(**state["layout"]).models(state["w"])
         return groups.all_models(fed, group, models, state, self.transport)
+
+    def measure(self, fed: Federation, state: State) -> dict[str, float]:
+        """The groups' own gradients, their noise and the growth condition, as a point of a curve."""
+        return growth.point(growth.look(fed, self, state, R=2 if self.B else 0))

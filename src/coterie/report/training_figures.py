@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.methods.groups.growth import Growth
 from coterie.methods.registry import trained_method
 from coterie.numerics.arrays import Floats
 from coterie.report import words
@@ -75,6 +76,28 @@ def _lines(points: dict[str, Floats], names: list[str], axes: Axes, column: int,
     ends = "; ".join(f"{name} {words.number(float(p[-1, 1]), 3)}" for name, p in points.items())
     legend = [(_kind("curve", names.index(name)), name) for name in points]
     return axes.draw(parts, f"{y} of {len(points)} methods, in the end: {ends}.", x, y, legend=legend)
+
+
+def gradients(name: str, found: Growth) -> Figure | None:
+    """Squared gradients of the groups' own losses over rounds, and that of the sum; None before a second look."""
+    drawn = {f"group {g + 1}": found.gradient[:, g] for g in range(min(found.gradient.shape[1], COLOURS))}
+    drawn = {who: values for who, values in drawn.items() if (values > 0.0).all()}
+    if len(found.rounds) < 2 or not drawn or not (found.norm > 0.0).all():
+        return None
+    axes = Axes((0.0, float(found.rounds[-1])), spread(np.log10(np.concatenate([*drawn.values(), found.norm]))))
+    across = axes.across(found.rounds)
+    lines = [("curve gx", "the sum", found.norm)] + [(_kind("curve", k), *one) for k, one in enumerate(drawn.items())]
+    ends = [f"{who}: {words.number(float(values[-1]), 3)} in the end" for _, who, values in lines]
+    parts = [
+        mark("path", kind, said, d=line(across, axes.down(np.log10(values))))
+        for (kind, _, values), said in zip(lines, ends, strict=True)
+    ]
+    legend = [(kind, who) for kind, who, _ in lines]
+    svg = axes.draw(parts, f"{'; '.join(ends)}.", "round", "squared gradient, power of ten", legend=legend)
+    many = found.gradient.shape[1] - COLOURS
+    cut = f" {many} more groups are not drawn." if many > 0 else ""
+    said = "Of the first seed. A group whose line stays up while that of the sum falls is at no stationary point of its"
+    return Figure(f"Groups' own gradients: {name}", svg, f"{said} own.{cut}")
 
 
 def dots(result: TrainingComparison) -> Figure:

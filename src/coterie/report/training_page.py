@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.errors import listed
+from coterie.methods.groups.growth import ROWS, Growth
 from coterie.report import training_figures as pictures
 from coterie.report import words
 from coterie.report.page import page, write_page
@@ -19,10 +20,14 @@ if TYPE_CHECKING:
     from coterie.evidence.training_comparison import TrainingComparison
     from coterie.runs.training import Trained
 
+GROUPS = 24
+"""A table has so many groups at most."""
+
 
 def render(result: TrainingComparison) -> str:
     """A comparison, or one method, as an HTML page that needs no network and no other file."""
     grouping = [name for name, runs in result.runs.items() if all(r.group is not None for r in runs)]
+    seen = growths(result)
     sizes = [f"{len(result.clients(result.best)[0]):,} clients", f"{result.config.run['rounds']:,} rounds"]
     sizes += [f"{len(result.config.run['seeds'])} seeds"] if len(result.config.run["seeds"]) > 1 else []
     return page(
@@ -36,6 +41,8 @@ def render(result: TrainingComparison) -> str:
         dots=[pictures.dots(result)],
         groups=[confusion_table(result, name) for name in grouping],
         squares=[figure for name in grouping if (figure := pictures.square(result, name)) is not None],
+        growths=[growth_table(name, found) for name, found in seen.items()],
+        gradients=[figure for one in seen.items() if (figure := pictures.gradients(*one)) is not None],
         notes=notes(result),
         sections=sections(result),
         several=len(result.runs) > 1,
@@ -154,7 +161,10 @@ def notes(result: TrainingComparison) -> list[str]:
         out += [f"Seed {run.seed}: {run.trouble}" for run in runs if run.trouble]
         out += [f"{run.method}: {run.privacy['statement']}" for run in runs if run.privacy]
         out += [f"{run.method}: {note}" for run in runs for note in run.notes]
-        for run in runs:
+        for k, run in enumerate(runs):
+            found = Growth.of(run.curve)
+            said = found.sentences()[k > 0 :] if found else []  # that of the first seed, and who is left behind in any
+            out += [f"Seed {run.seed}: {run.method}: {sentence}" for sentence in said]
             out += unscored(run)
             for why in dict.fromkeys(reason for _, reason in run.quarantined.values()):
                 who = [words.short(label) for label, (_, reason) in run.quarantined.items() if reason == why]
@@ -198,6 +208,33 @@ def confusion_table(result: TrainingComparison, name: str) -> Table:
     columns = ("found", *(f"known {k + 1}" for k in range(table.shape[1])))
     note = f"Clients, of the first seed. Adjusted Rand index of every seed: {rand}; 1 is all right, 0 is chance."
     return Table(f"Groups that {name} found, and known ones", columns, counted, note=note)
+
+
+def growth_table(name: str, found: Growth) -> Table:
+    """Stationarity, noise and the constant of the growth condition of every group, of the first seed."""
+    order = np.sort(np.argsort(-found.constant, kind="stable")[:GROUPS])
+    columns = [("group", [f"group {g + 1}" for g in order])]
+    for title, values in (
+        ("squared gradient at first", found.gradient[0]),
+        ("in the end", found.gradient[-1]),
+        ("noise in the end", found.noise[-1]),
+        ("M in the end", found.now[-1]),
+        ("largest M", found.constant),
+    ):
+        columns.append((title, [words.number(float(values[g]), 3) for g in order]))
+    note = "Of the first seed. Squared gradients are of the groups' own mean losses; noise is the variance of their"
+    note += " stochastic gradients, 0 where steps take all rows. Growth condition: the shared layers' gradient of a"
+    note += " group is off that of the sum by at most M times the sum's squared gradient (squared); where M stays"
+    note += f" bounded, a stationary point of the sum is one of every group. Looks read {ROWS:,} rows a client at most."
+    many = len(found.constant) - len(order)
+    note += f" {many:,} groups with a smaller M are left out." if many > 0 else ""
+    return Table.of(f"Groups' own gradients: {name}", columns, note=note)
+
+
+def growths(result: TrainingComparison) -> dict[str, Growth]:
+    """What was looked at of the groups' own gradients, of the first seed, by method."""
+    seen = {name: Growth.of(runs[0].curve) for name, runs in result.runs.items()}
+    return {name: found for name, found in seen.items() if found is not None}
 
 
 def sections(result: TrainingComparison) -> list[tuple[str, Sequence[tuple[str, Any]]]]:

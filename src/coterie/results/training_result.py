@@ -23,6 +23,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, fitting, nearest
 from coterie.evidence.training_comparison import TrainingComparison, Watch, compare, quiet
 from coterie.methods.groups.evaluation import Adapted, adapt
+from coterie.methods.groups.growth import Growth
 from coterie.methods.registry import trained_method
 from coterie.options import need_names
 from coterie.results import training_store
@@ -138,8 +139,12 @@ class TrainingResult:
 
     @property
     def theory(self) -> dict[str, Any]:
-        """What is promised (privacy), and what no theorem covers in this run."""
-        return {"privacy": self.run.privacy, "not covered": list(self.run.notes)}
+        """What is promised (privacy), what no theorem covers in this run, and what was seen of groups' own gradients.
+
+        ``groups`` is a :class:`coterie.methods.groups.growth.Growth`, or None where the method trains no known groups.
+        """
+        seen = Growth.of(self.run.curve)
+        return {"privacy": self.run.privacy, "not covered": list(self.run.notes), "groups": seen}
 
     def config(self) -> dict[str, Any]:
         """The call written down: sections of a configuration, which :func:`coterie.fit` takes again.

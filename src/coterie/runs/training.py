@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from pathlib import Path
@@ -134,17 +134,23 @@ class _Run:
         return self.ended(status)
 
     def models(self) -> Any:
-        """Every client's model. Looking changes nothing: neither the clients' state nor what is booked.
+        """Every client's model. In a private federation this is each one's look at home, which no coordinator sees."""
+        return self.aside(self.method.models)
 
-        In a private federation this stands for every client's own look at home, which no coordinator sees.
-        """
+    def measured(self) -> Point:
+        """What a method measures beside scores; not under privacy, where sums without noise would tell of rows."""
+        measure = None if isinstance(self.fed, Private) else getattr(self.method, "measure", None)
+        return {} if measure is None else self.aside(measure)
+
+    def aside(self, look: Callable[[Any, State], Any]) -> Any:
+        """A look that changes nothing: neither the clients' state nor what is booked."""
         home = self.fed.fed if isinstance(self.fed, Private) else self.fed
         book = self.fed.ledger.as_dict()
         self.fed.mark("look")
-        theta = self.method.models(home, self.state)
+        found = look(home, self.state)
         self.fed.restore("look")
         self.fed.ledger.load(book)
-        return theta
+        return found
 
     def evaluate(self) -> None:
         """Put a point on the curve; where rows are held back to judge by, remember the best models."""
@@ -158,7 +164,7 @@ class _Run:
             judged, value = scores.rule.by != "loss", value if np.isfinite(value) else -np.inf
             if not self.best or (judged, value) > (self.best["judged"], self.best["value"]):
                 self.best = {"judged": judged, "value": value, "round": self.state["t"], "theta": theta}
-        self.curve.append(entry | {"seconds": self.seconds})
+        self.curve.append(entry | self.measured() | {"seconds": self.seconds})
 
     def look(self, rounds: int) -> Look:
         point = self.curve[-1] if self.curve else {}
