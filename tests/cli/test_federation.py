@@ -183,7 +183,10 @@ def test_a_site_is_added_and_nothing_that_was_there_is_changed(place):
         (["fit", "heart", *RUN, "--objective-option", "a=1"], "needs --objective"),
         (["fit", "heart", *RUN, "--name", "../x"], "A run's name is letters"),
         (["fit", "heart", *RUN, "--order-by", "age"], "is the folder of a federation: leave out --order-by"),
-        (["fit", "heart", *RUN, "--network", "k=3"], "Over sites there is no network"),
+        (
+            ["advise", "heart", "--formula", FORMULA, "--client", "ward"],
+            "coterie fit heart --method weighted-averaging",
+        ),
         (["fit", "basel.csv", *RUN, "--name", "mine"], "is a table: leave out --name"),
         (["compare", "heart", "--formula", FORMULA, "--methods", "ditto,fedavg"], "one method is compared"),
         (["log", "heart", "--name", "r"], "There is no run 'r'"),
@@ -197,7 +200,7 @@ def test_a_site_is_added_and_nothing_that_was_there_is_changed(place):
 )
 def test_what_is_wrong_is_said_in_one_line(arguments, said, place, monkeypatch):
     monkeypatch.chdir(place.parent)
-    first = [] if arguments[0] in ("fit", "compare") else ["federation"]
+    first = [] if arguments[0] in ("fit", "compare", "advise") else ["federation"]
     assert said in coterie(*first, *arguments).message
 
 

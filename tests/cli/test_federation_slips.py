@@ -52,7 +52,14 @@ SLIPS = {
     "weights": ((*FIT, "--weights", "agee"), "The schema has no column 'agee'."),
     "clusters": (("--method", "clusterwise", "--formula", FORMULA), "needs clusters: name a cluster column"),
     "program": (("--method", "hierarchica", "--formula", FORMULA), "Did you mean 'hierarchical'?"),
-    "no objective": (("--method", "fedavg", "--formula", FORMULA), "--objective module:function"),
+    "network": ((*FIT, "--network", "k=3"), "Method 'hierarchical' has no network"),
+    "no table": (("--method", "fedbn", "--formula", FORMULA), "is about layers that normalise"),
+    "no objective": (("--method", "hierarchical", "--objective", "a:b"), "formula"),
+    "one place": (("--method", "pooled", "--objective", "a:b"), "these stay at their sites: use 'fedavg'"),
+    "held out": (
+        ("--method", "similarity-network", "--formula", FORMULA, "--network", "k=2"),
+        "give a number over sites",
+    ),
     "trainer": (("--method", "fedavg", "--objective", "a:b", "--rounds", "etta=1"), "Did you mean 'eta'?"),
     "rounds": (
         ("--method", "fedavg", "--objective", "a:b", "--rounds", "rounds=few"),

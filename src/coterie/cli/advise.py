@@ -11,6 +11,7 @@ import typer
 from coterie.cli import options as o
 from coterie.cli.common import Force, TablePath, check_table, new_file, say, width, write_table
 from coterie.cli.fit import reading
+from coterie.deployment.federation_toml import is_federation
 from coterie.errors import CoterieError
 from coterie.methods.collaboration.options import Options
 from coterie.options import declared
@@ -49,6 +50,11 @@ def advise(
     force: Force = False,
 ) -> None:
     """Say with whom every client should collaborate, what that promises, and what held-out rows say of it."""
+    if is_federation(table):
+        raise CoterieError(
+            f"'{table}' is the folder of a federation, and advice is tried on held-out rows in one place: 'coterie fit "
+            f"{table} --method weighted-averaging' chooses collaborators over its sites."
+        )
     for file in filter(None, (out, pairs)):
         check_table(file, [table], force, "advise")
     if out is not None and pairs is not None and out.resolve() == pairs.resolve():

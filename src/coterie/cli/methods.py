@@ -49,14 +49,15 @@ def methods(
     if name is not None and name not in METHODS:
         raise CoterieError(f"There is no method called '{name}'.{nearest(name, METHODS) or ' See coterie methods.'}")
     some = [METHODS[name]] if name is not None else list(METHODS.values())
-    if engine == "sites":
-        from coterie.deployment.programs.run_toml import names
-
-        some = [method for method in some if method.name in names()]
     wrong = not_applicable(context, table, some) if table is not None else {}
     for method in some:
         kind = model or ("table" if table is not None else "")
-        if (why := method.not_for.get(kind)) is not None:
+        why = method.not_for.get(kind)
+        if engine == "sites":
+            from coterie.deployment.programs.run_toml import why_not_over_sites
+
+            why = why_not_over_sites(method, kind == "torch" or (not kind and not method.fits))
+        if why is not None:
             wrong.setdefault(method.name, why)
     if name is not None:
         detail(METHODS[name])

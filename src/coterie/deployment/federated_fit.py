@@ -22,7 +22,6 @@ Go = Callable[[Any, Path, str, float], object]
 _ROWS_TOGETHER = {
     "order_by": "sites hold out rows by the seed alone",
     "split_by": "sites hold out rows by the seed alone",
-    "network": "candidates for its strength are compared where all rows are together",
 }
 _TASK = (*(name for name in declared(Columns) if name != "formula"), "family")
 _OPTIONS = [name for name in declared(Options) if name not in (*_TASK, *_ROWS_TOGETHER, "method", "seed")]

@@ -100,7 +100,7 @@ def test_weights_are_relative_to_the_mean_of_all_sites(family, tmp_path):
 
 def test_rounds_of_async_l2gd_are_those_of_one_process(place, table):
     coordinator, homes = place
-    options = {"gamma": 1.0, "steps": 300}
+    options = {"gamma": 1.0, "rounds": {"steps": 300}}
     home = begin(coordinator, "rounds", {"program": "async-l2gd", "task": TASK, "options": options, "seed": 3})
     run(transport(homes), coordinator, "rounds")
     here = coterie.fit(table, FORMULA, client="hospital", family="binomial", method="async-l2gd", splits=0,
@@ -114,7 +114,7 @@ def test_rounds_of_async_l2gd_are_those_of_one_process(place, table):
 def test_what_a_fit_says_of_itself_is_said_of_one_at_sites_too(exact, place, table):
     """A step that is too long, and variances of zero."""
     coordinator, homes = place
-    options = {"gamma": 1.0, "steps": 300, "eta": 10.0}
+    options = {"gamma": 1.0, "rounds": {"steps": 300, "eta": 10.0}}
     home = begin(coordinator, "far", {"program": "async-l2gd", "task": TASK, "options": options, "seed": 3})
     run(transport(homes), coordinator, "far")
     assert any("above" in note and "eta" in note for note in fitted(home).notes), fitted(home).notes
@@ -274,7 +274,7 @@ def test_works_over_rounds_that_an_owner_does_not_allow_are_refused_before_the_f
     coordinator, homes = folders(tmp_path, table)
     for home in homes:
         replace(Member.read(home), disclosure=Disclosure(min_level=1)).write(home)
-    begin(coordinator, "run", {"program": program, "task": TASK, "options": {"steps": 10}})
+    begin(coordinator, "run", {"program": program, "task": TASK, "options": {"rounds": {"steps": 10}}})
     with pytest.raises(CoterieError, match=names(f"owner coterie.methods.{room}.* works [disclosure] site.toml")):
         run(transport(homes), coordinator, "run")
     assert read_status(coordinator / "runs" / "run")["exchange"] == 0

@@ -1,6 +1,7 @@
 """Methods that train at home, in a deployed run: objectives by a factory that the sites' owners allow."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from coterie.engines import InProcess
 from coterie.engines.policy import BelowQuorum
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
+from coterie.methods.registry import TRAINED
 from coterie.objectives.softmax import Softmax
 from tests.deployment.hospitals import begin, transport
 
@@ -52,7 +54,7 @@ def found(home):
     return load_file(home / "result" / "arrays.safetensors"), json.loads((home / "result" / "result.json").read_text())
 
 
-def in_process():
+def one_process():
     from coterie.data.labels import label_ids
 
     names: dict = {}
@@ -67,8 +69,13 @@ def in_process():
         stops,
         classes=3,
     )
-    ids = label_ids(np.array([label for _, labels in made for label in labels], dtype=object))
-    fed = InProcess(objective, ids=ids, seed=5)
+    labels = np.array([label for _, labels in made for label in labels], dtype=object)
+    ids = label_ids(labels)
+    return InProcess(objective, ids=ids, seed=5), labels
+
+
+def in_process():
+    fed, _ = one_process()
     method = FedAvg(eta=0.1, B=10, C=0.7, seed=5)
     *_, state = method.run(fed, range(1, 8), method.init(fed))
     return state
@@ -81,6 +88,39 @@ def test_a_trained_model_is_that_of_one_process(place):
     arrays, said = found(home)
     np.testing.assert_allclose(arrays["w"], in_process()["w"], rtol=1e-12)
     assert said["t"] == 7 and said["status"] == "running" and len(said["clients"]) == 9
+
+
+ROUNDS = {
+    "similarity-network": {"rounds": 2, "network": {"k": 2}, "alone": 3},
+    "weighted-averaging": {"rounds": 2, "main": ["east-0", "west-2"], "k": 2, "alone": 3},
+    "fedper": {"rounds": 2, "personal": ["*"]},
+    "fedrep": {"rounds": 2, "personal": ["*"]},
+    "group-sgd": {"rounds": 2, "shared": ["*"]},
+    "group-penalty": {"rounds": 2, "personal": ["*"]},
+}
+NOT_HERE = {"pooled": "all rows in one place", "fedbn": "normal"}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_method_over_sites_trains_as_in_one_process(name, place):
+    coordinator, homes = place
+    given = ROUNDS.get(name, {"rounds": 2})
+    home = begin(coordinator, "run", {"program": name, "task": TASK, "options": given, "seed": 5})
+    if name in NOT_HERE:
+        with pytest.raises(CoterieError, match=NOT_HERE[name]):
+            run(transport(homes), coordinator, "run")
+        return
+    run(transport(homes), coordinator, "run")
+    fed, labels = one_process()
+    method = TRAINED[name].make(5, **{k: v for k, v in given.items() if k != "rounds"})
+    if hasattr(method, "labels"):
+        method = replace(method, labels=labels)
+    *_, state = method.run(fed, range(1, 3), method.init(fed))
+    arrays, said = found(home)
+    kept = [key for key in arrays if isinstance(state.get(key), np.ndarray) and arrays[key].dtype.kind == "f"]
+    assert kept and said["t"] == 2
+    for key in kept:
+        np.testing.assert_allclose(arrays[key], state[key], rtol=1e-10, atol=1e-12, err_msg=key)
 
 
 @pytest.mark.parametrize("dies", [3, 8, 11, 15])

@@ -13,27 +13,26 @@ from coterie.data.clients import Clients
 from coterie.deployment.programs import identifiability
 from coterie.deployment.programs.comparison import compare_on_holdout
 from coterie.deployment.programs.run_toml import RunConfig
-from coterie.deployment.schema import Schema, design_of
+from coterie.deployment.schema import Schema, clusters_of, design_of
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
+from coterie.evidence.selection import resolved
 from coterie.families import DEFAULT
+from coterie.methods.method import STRENGTHS, Method
+from coterie.methods.networks.options import HELD_OUT
 from coterie.methods.problem_and_estimates import Estimates
 from coterie.methods.registry import FITTED
-from coterie.options import need_names
+from coterie.options import declared, need_names
 from coterie.results.fitting import need_applicable, result_of
 from coterie.results.notes import after
 from coterie.results.options import Options
 from coterie.results.result import FitResult
+from coterie.runs.labelled_networks import by_position
 from coterie.runs.labelled_options import aligned
 
 if TYPE_CHECKING:
     from coterie.data.design import Design
 
-_STRENGTHS = ("gamma", "lam", "alpha")
-_OPTIONS = (
-    *("splits", "test_fraction", "shared", "covariance", "reml", "cluster_variance", "residual", "rounds"),
-    *_STRENGTHS,
-)
 NOTHING = (
     "No rows were held out, so this cannot say whether sharing helps: with one split (--splits 1) sites hold rows out "
     "and compare, for further exchanges."
@@ -64,9 +63,16 @@ def fit(
         fed, opened = opened("weighed", mean_weight=mean), partial(opened, mean_weight=mean)
         feds.append(fed)
     clients = _clients_without_rows(fed, design.terms, task)
-    need_applicable(name, found, clients, given.get("gamma") is not None)
     method = FITTED[name]
-    every = options.learning | {"rounds": options.rounds} | _strengths(clients, given)
+    # without clusters, as sites were asked, the one that ignores them is the other
+    applies = "hierarchical" if method.flat and method.clustered else name
+    need_applicable(applies, found, clients, given.get("gamma") is not None, bool(options.shared))
+    rounds = options.rounds
+    if method.corrected is not None:
+        rounds = resolved(clients, found, rounds, method.corrected, options.hold)
+    every = options.learning | {"rounds": rounds} | _strengths(clients, given)
+    if options.network is not None:
+        every["network"] = by_position(clients, options.network)
 
     def fits(fed: Remote) -> Estimates:
         return method.fit(fed, found, **{k: v for k, v in every.items() if k in method.takes})  # type: ignore[no-any-return]
@@ -77,7 +83,7 @@ def fit(
         notes.append(f"Shared, because no client varies in them: {', '.join(shared)}.")
     notes += after(clients, found, name, fitted, spread)
     ledger = {k: sum(f.ledger.as_dict()[k] for f in feds) for k in fed.ledger.as_dict()}
-    columns = {"formula": task["formula"], "client": clients.name, "cluster": [level.name for level in clients.levels]}
+    columns = {"formula": task["formula"], "client": clients.name, "cluster": clusters_of(task)}
     result = result_of(
         name,
         clients,
@@ -108,32 +114,40 @@ def fit(
 def settled(program: RunConfig, schema: Schema, seed: int) -> tuple[dict[str, Any], Options, Design]:
     """The options of a program by name, those of every fit, and its design: checked before any site is asked.
 
-    Options of a method over rounds may stand beside the others, as ``steps=500``. A CoterieError names options that the
-    method does not take, and columns that the schema does not have.
+    A CoterieError names options that the method does not take, columns that the schema does not have, and what only
+    rows in one place can choose.
     """
     task, name = program.task, program.program
     method = FITTED[name]
-    given = {key: value for key, value in program.options.items() if key in _OPTIONS}
-    others = {key: value for key, value in program.options.items() if key not in _OPTIONS}
-    if method.rounds:
-        given["rounds"] = {"seed": seed, **given.get("rounds", {}), **others}
-    elif others:
-        need_names(f"Method '{name}'", others, _OPTIONS)
-    learned = {key: value for key, value in given.items() if key not in _STRENGTHS}
+    given = dict(program.options)
+    need_names(f"Method '{name}'", given, declared(Options))
+    if method.rounds and isinstance(given.get("rounds", {}), Mapping):
+        given["rounds"] = {"seed": seed, **given.get("rounds", {})}
+    learned = {key: value for key, value in given.items() if key not in STRENGTHS}
     options = Options(**{"splits": 0, "family": task.get("family", DEFAULT), "method": name, "seed": seed} | learned)
-    if method.flat:
-        raise CoterieError(f"Method '{name}' ignores clusters: leave the clusters out, and use 'hierarchical'.")
     if name == "given-strengths" and given.get("gamma") is None:
         raise CoterieError("Method 'given-strengths' needs strengths: give gamma (and lam or alpha).")
     if method.clustered and not task.get("cluster"):
         raise CoterieError(f"Method '{name}' needs clusters: name a cluster column (--cluster).")
     if method.corrected is not None and options.splits:
         raise CoterieError(f"Method '{name}' is compared where all rows are together: leave splits out.")
+    _need_chosen(method, options)
     return given, options, design_of(schema, task)
 
 
+def _need_chosen(method: Method, options: Options) -> None:
+    """A CoterieError for what held-out rows, or columns, of all sites together would have to say."""
+    network = options.network or {}
+    for name, value in {**options.rounds, **({"lam": HELD_OUT} | network if method.networked else {})}.items():
+        if isinstance(value, str) and value == HELD_OUT:
+            whose = f"{name} of the network" if method.networked else name
+            raise CoterieError(f"Held-out rows choose {whose} where all rows are together: give a number over sites.")
+    if network.get("covariates") is not None:
+        raise CoterieError("A network by covariates needs their columns in one place: name a space, or give edges.")
+
+
 def _strengths(clients: Clients, given: Mapping[str, Any]) -> dict[str, Any]:
-    found = aligned(clients, {name: given.get(name) for name in _STRENGTHS})
+    found = aligned(clients, {name: given.get(name) for name in STRENGTHS})
     if several := [name for name, candidates in found.items() if len(candidates) > 1]:
         raise CoterieError(
             f"{several[0]} must be one strength: the best of a grid is chosen where all rows are together."

@@ -211,6 +211,8 @@ def policy(given: Mapping[str, Any]) -> Policy:
 def _trained(fed: Any, program: RunConfig, config: Config) -> dict[str, Any]:
     """The state at the end of a method that trains at home; it is kept in the journal every few rounds."""
     method, length = training(program, program.seeded(config))
+    if hasattr(method, "labels"):
+        method = replace(method, labels=fed.participants.labels)
     home = fed
     if config.privacy:
         from coterie.engines.privacy import Private

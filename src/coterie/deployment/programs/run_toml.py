@@ -11,24 +11,21 @@ from coterie import files
 from coterie.deployment import toml
 from coterie.deployment.federation_toml import RUN, Config
 from coterie.errors import CoterieError, nearest
-from coterie.methods.method import TRAINED_ON_ROWS
-from coterie.methods.registry import FITTED, TRAINED
+from coterie.methods.method import Method
+from coterie.methods.registry import FITTED, METHODS
 from coterie.options import Option, check
 
 if TYPE_CHECKING:
     from coterie.deployment.schema import Schema
 
 CHECK = "check"
-_FITS = [name for name, method in FITTED.items() if method.fits != TRAINED_ON_ROWS]
-"""Methods of ``coterie fit`` that run on the tables of sites."""
-_NETWORKED = "similarity-network"
 
 
 def _known(name: str) -> str:
-    if name in names() or ":" in name:
+    if name in (*METHODS, CHECK) or ":" in name:
         return name
-    known = nearest(name, names()) or f" There are {', '.join(names())}, or module:function."
-    raise CoterieError(f"There is no program {name!r}.{known}")
+    known = nearest(name, METHODS) or f" There are {', '.join(METHODS)}, or module:function."
+    raise CoterieError(f"There is no method {name!r}.{known}")
 
 
 @dataclass(frozen=True)
@@ -44,18 +41,18 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.program in _FITS and "formula" not in self.task:
+        if (method := METHODS.get(self.program)) is None:
+            return
+        made = "factory" in self.task
+        if (why := why_not_over_sites(method, made)) is not None:
+            raise CoterieError(why)
+        if not made and "formula" not in self.task:
             raise CoterieError(f"Method '{self.program}' needs a formula in [task] (--formula).")
-        if self.program in TRAINED and "factory" not in self.task and self.program not in _FITS:
-            raise CoterieError(
-                f"Method '{self.program}' needs an objective that the sites make: a factory in [task] "
-                "(--objective module:function)."
-            )
 
     @property
     def fits(self) -> bool:
         """Whether it is a method of ``coterie fit`` on tables."""
-        return self.program in _FITS and "factory" not in self.task
+        return self.program in FITTED and "factory" not in self.task
 
     @classmethod
     def read(cls, path: Path) -> RunConfig:
@@ -72,18 +69,20 @@ class RunConfig:
             options = self.task.get("options", {})
             return {"kind": "factory", "name": self.task["factory"], "options": options}
         # a method over rounds begins with works of others: a site that refuses its own is to say so before
-        rounds = self.fits and FITTED[self.program].rounds
-        own = {"works": f"coterie.methods.{rounds.partition('.')[0]}."} if rounds else {}
-        return {"kind": "table", **self.task, "schema": None if schema is None else schema.plain(), **own}
+        method = FITTED[self.program] if self.fits else None
+        task = {k: v for k, v in self.task.items() if k != "cluster" or method is None or not method.flat}
+        own = {"works": f"coterie.methods.{method.rounds.partition('.')[0]}."} if method and method.rounds else {}
+        return {"kind": "table", **task, "schema": None if schema is None else schema.plain(), **own}
+
+
+def why_not_over_sites(method: Method, made: bool) -> str | None:
+    """Why a method does not run over sites, on a formula or on objectives ``made`` there; None if it does."""
+    if made and method.pool_rows:
+        return f"Method '{method.name}' trains on all rows in one place, and these stay at their sites: use 'fedavg'."
+    return method.not_for.get("torch" if made else "table")
 
 
 def digest(folder: Path, run_id: str) -> str:
     """Of the ``run.toml`` that a command has written, so that an engine's process runs no other; "" of none."""
     path = folder / "runs" / run_id / RUN
     return blake2b(files.content(path), digest_size=16).hexdigest() if path.exists() else ""
-
-
-def names() -> list[str]:
-    """Programs by name."""
-    fits = [name for name in _FITS if name != _NETWORKED]
-    return [*fits, *(t for t in TRAINED if t not in _FITS and not TRAINED[t].pool_rows), CHECK]
