@@ -38,8 +38,18 @@ def test_a_fit_over_sites_is_that_of_one_table(place):
     here = coterie.fit(together(), FORMULA, "site", covariance="isotropic", method="hierarchical", splits=0)
     assert there.method == "hierarchical" and there.comparison.empty
     pd.testing.assert_frame_equal(there.client_coefficients, here.client_coefficients, rtol=1e-10)
+    same = coterie.fit(there.config())
+    pd.testing.assert_frame_equal(same.client_coefficients, there.client_coefficients, rtol=1e-12)
+    assert same.config() == there.config()
     again = coterie.fit(place / "coordinator", FORMULA, "ward", "kind", method="pooled", engine={"name": "mine"})
     assert again.model.client_name == "ward" and (place / "coordinator" / "runs" / "mine" / "result").is_dir()
+
+
+def test_a_network_of_sites_is_named_by_their_labels(place):
+    ties = pd.DataFrame({"from": ["basel"], "to": ["chur"]})
+    asked = {"network": {"edges": ties, "lam": 0.3}, "method": "similarity-network", "splits": 0}
+    there, here = coterie.fit(place, FORMULA, **asked), coterie.fit(together(), FORMULA, "site", **asked)
+    pd.testing.assert_frame_equal(there.client_coefficients, here.client_coefficients, rtol=1e-9, atol=1e-9)
 
 
 def test_a_comparison_over_sites_is_that_of_one_table(place):

@@ -13,6 +13,7 @@ from coterie.errors import CoterieError, listed
 from coterie.families import DEFAULT
 from coterie.options import declared, need_names
 from coterie.results.options import Columns, Options
+from coterie.results.table_config import plain
 
 if TYPE_CHECKING:
     from coterie.results.result import FitResult
@@ -38,7 +39,7 @@ def program(
     for name in [name for name in _ROWS_TOGETHER if name in given]:
         raise CoterieError(f"Over sites there is no {name}: {_ROWS_TOGETHER[name]}.")
     method, rounds = given.get("method", "auto"), _rounds(given)
-    options = {name: given[name] for name in _OPTIONS if name in given and name != "rounds"}
+    options = {name: plain(given[name]) for name in _OPTIONS if name in given and name != "rounds"}
     task: dict[str, Any] = {name: given[name] for name in _TASK if name in given}
     if objective is not None:
         if formula is not None or task:
@@ -85,7 +86,7 @@ def _rounds(given: Mapping[str, Any]) -> dict[str, Any]:
         found = dict(rounds or {})
     else:
         found = {_length(given.get("method", "auto")): rounds}
-    return found if main is None else found | {"main": main}
+    return plain(found if main is None else found | {"main": main})  # type: ignore[no-any-return]
 
 
 def _length(method: str) -> str:

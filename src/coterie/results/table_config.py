@@ -32,9 +32,9 @@ def written(source: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if value is None or (name in _DECLARED and name != "method" and _same(value, _DECLARED[name].default)):
             continue
         if name in ("rounds", "network"):
-            out[home] |= _plain(value)
+            out[home] |= plain(value)
         else:
-            out[home]["name" if name == "method" else name] = _plain(value)
+            out[home]["name" if name == "method" else name] = plain(value)
     return {name: table for name, table in out.items() if table}
 
 
@@ -69,12 +69,12 @@ def _same(value: Any, default: Any) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value as TOML has it: tables of edges and arrays as lists, and keys as text."""
     if hasattr(value, "to_numpy"):
         value = value.to_numpy()
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items() if one is not None}
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {str(key): plain(one) for key, one in value.items() if one is not None}
+    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value

@@ -28,6 +28,8 @@ from coterie.families import DEFAULT
 from coterie.imports import import_object
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.options import Option, call, check, of
+from coterie.results.result import FitResult
+from coterie.results.table_config import written
 from coterie.runs.loop import follow
 
 RESULT, JOURNAL = "result", "journal"
@@ -198,7 +200,16 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
             from coterie.deployment.programs.fit import fit
 
             schema = schema_of(folder)
-            fit(fed, program, schema, lambda result: result.save(home / RESULT), opened, secure=bool(config.secure))
+            call = written(
+                str(folder), program.task | program.options | {"method": program.program, "seed": program.seed}
+            )
+            if "splits" in program.options:  # whose default is another over sites
+                call.setdefault("evidence", {})["splits"] = program.options["splits"]
+
+            def save(result: FitResult) -> None:
+                replace(result, call=call).save(home / RESULT)
+
+            fit(fed, program, schema, save, opened, secure=bool(config.secure))
         else:
             _save(home / RESULT, _trained(fed, program, config))
 
