@@ -20,7 +20,7 @@ from coterie.evidence.selection import resolved
 from coterie.families import DEFAULT
 from coterie.methods.method import STRENGTHS, Method
 from coterie.methods.networks.options import HELD_OUT
-from coterie.methods.problem_and_estimates import Estimates
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names
 from coterie.results.fitting import need_applicable, result_of
@@ -67,12 +67,7 @@ def fit(
     # without clusters, as sites were asked, the one that ignores them is the other
     applies = "hierarchical" if method.flat and method.clustered else name
     need_applicable(applies, found, clients, given.get("gamma") is not None, bool(options.shared))
-    rounds = options.rounds
-    if method.corrected is not None:
-        rounds = resolved(clients, found, rounds, method.corrected, options.hold)
-    every = options.learning | {"rounds": rounds} | _strengths(clients, given)
-    if options.network is not None:
-        every["network"] = by_position(clients, options.network)
+    every = _by_position(method, options, clients, found) | _strengths(clients, given)
 
     def fits(fed: Remote) -> Estimates:
         return method.fit(fed, found, **{k: v for k, v in every.items() if k in method.takes})  # type: ignore[no-any-return]
@@ -144,6 +139,14 @@ def _need_chosen(method: Method, options: Options) -> None:
             raise CoterieError(f"Held-out rows choose {whose} where all rows are together: give a number over sites.")
     if network.get("covariates") is not None:
         raise CoterieError("A network by covariates needs their columns in one place: name a space, or give edges.")
+
+
+def _by_position(method: Method, options: Options, clients: Clients, problem: GroupedProblem) -> dict[str, Any]:
+    """What a method may take, with positions of clients for the labels that were given."""
+    every = options.learning | {"rounds": options.rounds}
+    if method.corrected is not None:
+        every["rounds"] = resolved(clients, problem, options.rounds, method.corrected, options.hold)
+    return every if options.network is None else every | {"network": by_position(clients, options.network)}
 
 
 def _strengths(clients: Clients, given: Mapping[str, Any]) -> dict[str, Any]:
