@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from coterie.errors import CoterieError, nearest
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,6 @@ def fetch(name: str) -> pd.DataFrame:
 
     A CoterieError for an unknown name, and where the package that holds the table is not installed.
     """
-    import pandas as pd
-
     entry = describe(name)
     if entry.name == "heart":
         with _TABLES.joinpath("heart.csv").open(encoding="utf-8") as file:
@@ -111,8 +108,6 @@ def _from_r(entry: Entry) -> Any:
 
 def _bank(entry: Entry) -> pd.DataFrame:
     """The choices of bayesm's list ``bank``, beside who made them."""
-    import pandas as pd
-
     parts = {str(name): part for name, part in _from_r(entry).items()}
     choices, people = (parts[name].astype("int64") for name in ("choiceAtt", "demo"))
     group = pd.cut(people["income"], [0, 30, 40, 60, 100], labels=list(_INCOMES)).astype(str)

@@ -6,15 +6,13 @@ import csv
 import gzip
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from coterie.data.table import need_distinct
 from coterie.errors import CoterieError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _STARTS = {b"PAR1": "a Parquet", b"ARROW1": "a Feather", b"PK\x03\x04": "an NPZ or Excel", b"\x1f\x8b": "a gzip"}
 _MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -32,8 +30,6 @@ def read_delimited(file: Path, labels: Collection[str] = (), na_values: Collecti
 
     ``.attrs["coterie"]`` of the frame says which texts were read as missing.
     """
-    import pandas as pd
-
     sep = "\t" if file.name.lower().endswith((".tsv", ".tsv.gz")) else ","
     _check_start(file)
     form: dict[str, Any] = {"sep": sep, "encoding": "utf-8-sig"}
@@ -70,8 +66,6 @@ def _convert(file: Path, code: str, name: str) -> str:
 
 def _check_head(file: Path, form: dict[str, Any]) -> None:
     """Raise CoterieError unless the first line names the columns of the second."""
-    import pandas as pd
-
     text: dict[str, Any] = {**form, "header": None, "dtype": str, "keep_default_na": False, "nrows": 1}
     try:
         head = pd.read_csv(file, **text)
@@ -93,8 +87,6 @@ def _opened(file: Path, mode: str, **how: Any) -> Any:
 
 def _check_quotes(file: Path, df: pd.DataFrame, sep: str) -> None:
     """Raise CoterieError for a quote that opens a cell and is closed in another row, which pandas reads as one cell."""
-    import pandas as pd
-
     texts = [df.iloc[:, j] for j, dtype in enumerate(df.dtypes) if not pd.api.types.is_numeric_dtype(dtype)]
     if not any(text.astype(str).str.contains("\n", regex=False).any() for text in texts):
         return
@@ -112,8 +104,6 @@ def _check_quotes(file: Path, df: pd.DataFrame, sep: str) -> None:
 
 
 def _other_mark(file: Path, mark: str) -> str:
-    import pandas as pd
-
     sentence = f"'{file}' has {_MARKS[mark]} between its columns, not commas; save it with commas"
     if mark == "\t":
         return f"{sentence}, or give it the extension .tsv{'.gz' * file.name.endswith('.gz')}."
@@ -130,8 +120,6 @@ def _as_text(
 
     No number begins with a zero, such as a ZIP code: 01002 and 1002 are two.
     """
-    import pandas as pd
-
     zeros = _leading_zeros(file, form["sep"])
     plain = [not zeros and dtype == np.int64 for dtype in df.dtypes]  # need no second look, and no memory for text
     own = {j for j, name in enumerate(df.columns) if name in labels and not plain[j]}
@@ -154,8 +142,6 @@ def _as_text(
 
 def _as_written(text: pd.Series[Any]) -> pd.Series[Any]:
     """Labels as numbers where each is the only way to write its number, else as text."""
-    import pandas as pd
-
     codes, uniques = pd.factorize(text)
     bare = [str(u).strip() for u in uniques]
     numbers = pd.to_numeric(pd.Series(bare, dtype=object), errors="coerce")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from coterie.data.labels import label_text
 from coterie.errors import CoterieError, listed
@@ -67,8 +68,6 @@ def sort_keys(values: Any, name: str) -> tuple[npt.NDArray[Any], str | None]:
     (``week 9``, ``w10``). A CoterieError for text with numbers or words of time whose order cannot be told, and for
     values that have no order.
     """
-    import pandas as pd
-
     series = values if isinstance(values, pd.Series) else pd.Series(values)
     if isinstance(series.dtype, pd.CategoricalDtype):
         if series.cat.ordered:
@@ -102,8 +101,6 @@ def _no_order(value: object, name: str) -> CoterieError:
 
 
 def _of_objects(distinct: list[Any], name: str) -> tuple[npt.NDArray[Any], str | None]:
-    import pandas as pd
-
     if not any(isinstance(v, (str, bytes)) for v in distinct):
         try:
             frame = pd.Series(distinct, dtype=object)
@@ -183,8 +180,6 @@ def _all(texts: Iterable[str], reader: Reader) -> list[Key] | None:
 
 
 def _iso(texts: Sequence[str]) -> list[Key] | None:
-    import pandas as pd
-
     if not all(map(_ISO.match, texts)):
         return None
     try:
@@ -269,7 +264,5 @@ def _refuse_day_first(values: npt.NDArray[Any], name: str) -> None:
 
 def _all_are(texts: Sequence[str], form: str) -> bool:
     """Whether these are dates of one form, of years from 1800 to 2200."""
-    import pandas as pd
-
     stamps = pd.to_datetime(pd.Series(texts), format=form, errors="coerce")
     return bool(stamps.dt.year.between(1800, 2200).all())

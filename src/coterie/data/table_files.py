@@ -8,18 +8,17 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
 
 from coterie import files
 from coterie.data.delimited import read_delimited
 from coterie.data.table import need_distinct, to_pandas
 from coterie.errors import CoterieError, NoRows, nearest
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _READ = (".csv", ".csv.gz", ".parquet", ".feather", ".npz", ".tsv", ".tsv.gz")
 _WRITE = (".csv", ".csv.gz", ".parquet", ".feather")
@@ -86,8 +85,6 @@ def write_table(df: Any, path: str | os.PathLike[str]) -> None:
     A file that is there is replaced, as by pandas; the commands ask for ``--force`` before they do so. A CoterieError
     for an unknown extension, a folder that is not there, and whatever else keeps the table from being written.
     """
-    import pyarrow as pa
-
     file = files.local(path)
     suffix = check_writable(file)
     frame = to_pandas(df).reset_index(drop=True)
@@ -134,8 +131,6 @@ def _suffix(file: Path, known: tuple[str, ...]) -> str:
 @contextlib.contextmanager
 def readable(file: Path) -> Iterator[None]:
     """Turn what the readers raise into one sentence."""
-    import pyarrow as pa
-
     try:
         yield
     except CoterieError:
@@ -149,7 +144,6 @@ def readable(file: Path) -> Iterator[None]:
 
 
 def _parquet(file: Path) -> pd.DataFrame:
-    import pandas as pd
     import pyarrow.parquet as pq
 
     need_distinct(pq.read_schema(file).names)
@@ -157,17 +151,12 @@ def _parquet(file: Path) -> pd.DataFrame:
 
 
 def _feather(file: Path) -> pd.DataFrame:
-    import pandas as pd
-    import pyarrow as pa
-
     with pa.memory_map(str(file)) as source:
         need_distinct(pa.ipc.open_file(source).schema.names)
     return pd.read_feather(file)
 
 
 def _npz(file: Path) -> pd.DataFrame:
-    import pandas as pd
-
     if not zipfile.is_zipfile(file):
         raise CoterieError(f"'{file}' is damaged or not what its extension says: it is no NPZ file.")
     with file.open("rb") as raw, np.load(raw, allow_pickle=False) as archive:

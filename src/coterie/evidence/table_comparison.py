@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import add
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 
 from coterie.data.clients import Clients
 from coterie.evidence.intervals import bootstrap, less, median_ratio
@@ -22,10 +23,6 @@ from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.row_kernels import totals
 from coterie.runs.table_methods import client_losses
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 FEW = 10  # so few clients that a bootstrap over them is not to be trusted
 BASELINES = ("local", "pooled")
@@ -55,8 +52,6 @@ class Comparison(ABC):
     @np.errstate(over="ignore", invalid="ignore")  # a run that diverged has infinite losses, or their squares are
     def table(self) -> pd.DataFrame:
         """One row for each method."""
-        import pandas as pd
-
         return pd.DataFrame([{"method": name} | self.row(name) for name in self.methods]).set_index("method")
 
 
@@ -161,8 +156,6 @@ class TableComparison(Comparison):
 
     def by_client(self, clients: Clients, recommended: str) -> pd.DataFrame:
         """One row for each client: see ``FitResult.client_gains``."""
-        import pandas as pd
-
         frame: dict[str, Any] = {}
         if clients.levels:
             frame["cluster"] = np.asarray(clients.levels[0].labels)[clients.clusters]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from coterie.data.clients import Clients
 from coterie.data.columns import Column, tidied_texts
@@ -14,9 +15,6 @@ from coterie.data.table import Table, to_pandas
 from coterie.errors import CoterieError, listed, nearest
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.network import Network
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def by_position(clients: Clients, network: Mapping[str, Any], table: pd.DataFrame | None = None) -> dict[str, Any]:
@@ -53,8 +51,6 @@ def edges_of(clients: Clients, edges: Any) -> Network:
 
 
 def _columns(clients: Clients, edges: Any) -> list[Any]:
-    import pandas as pd
-
     if hasattr(edges, "columns"):
         frame = to_pandas(edges)
         heads = [name for name in frame.columns[:2] if isinstance(name, str)]
@@ -96,8 +92,6 @@ def _positions(clients: Clients, labels: Any) -> Ints:
 
 def _weights(clients: Clients, ends: Ints, given: Any) -> Floats:
     """Weights (M,), positive and finite, the same where a pair comes twice."""
-    import pandas as pd
-
     try:
         weight: Floats = pd.Series(given).to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError) as e:
@@ -166,8 +160,6 @@ def _of_rows(clients: Clients, names: list[str], table: pd.DataFrame) -> pd.Data
 
 def _by_client(clients: Clients, given: Any) -> pd.DataFrame | None:
     """A table with clients' labels as its index; None for bare numbers."""
-    import pandas as pd
-
     if isinstance(given, Mapping):
         named = clients.name in given
         try:

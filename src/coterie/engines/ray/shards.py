@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from coterie.data.clients import Clients
 from coterie.data.columns import Column
@@ -30,9 +31,6 @@ from coterie.federation import Array, Ints
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import ClusterTree
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Ids = np.ndarray[Any, np.dtype[np.uint64]]
 Digest = Mapping[str, tuple[str, "pd.Series[Any]"]]
@@ -142,8 +140,6 @@ class Shard:
 
     def take(self, *frames: pd.DataFrame) -> None:
         """Have these rows, in the order of the sites that gave them, instead."""
-        import pandas as pd
-
         self.frame = pd.concat(frames, ignore_index=True)
         self.moved = True
 
@@ -210,8 +206,6 @@ class Shard:
 
     def write(self, folder: Path, theta: Array | None, cov: Array | None) -> None:
         """Write a row for each client here: labels, number of rows, coefficients, and standard errors if known."""
-        import pandas as pd
-
         c = self.clients
         if c is None:
             return
@@ -251,8 +245,6 @@ def owners(plan: Plan, frame: pd.DataFrame, torn: Ids | None, site: int) -> Ints
 
 def again(site: int, torn: Ids | None, common: Common, plan: Plan, design: Design) -> Shard:
     """A shard made anew from the files, as it was made at first; ``common`` is what it is settled by."""
-    import pandas as pd
-
     shard = Shard(plan, site)
     if torn is None or len(torn):
         frames = [shard.frame if s == site else plan.read(s) for s in range(len(plan.shares))]
@@ -279,8 +271,6 @@ class Agreed:
 
 def design_of(plan: Plan, *digests: Digest) -> Design:
     """The design of the whole table, from what each shard has seen: levels of categories are united."""
-    import pandas as pd
-
     seen = [d for d in digests if d]
     if not seen:
         raise NoRows(f"No row can be used in '{plan.asked.path}'.")
@@ -308,8 +298,6 @@ def design_of(plan: Plan, *digests: Digest) -> Design:
 
 
 def _united(columns: Sequence[pd.Series[Any]]) -> pd.Series[Any]:
-    import pandas as pd
-
     if all(isinstance(c.dtype, pd.CategoricalDtype) for c in columns):
         return pd.Series(pd.api.types.union_categoricals(list(columns)))
     return pd.concat(list(columns), ignore_index=True)
