@@ -145,7 +145,7 @@ def test_files_with_keys_are_for_their_owner_alone(engine, umask, tmp_path):
     config = Config("heart", engine, sites=SITES, secure=secure_sum_setup.defaults(3))
     for _ in range(2):  # again, as where a site is added: nothing is opened to others
         folders.init(root, config)
-        secure_sum_setup.init(config, root / "coordinator", list(sites(root).values()))
+        secure_sum_setup.init(config, list(sites(root).values()))
     found = [path for path in root.rglob("*") if path.is_file() and holds_key(path)]
     assert len([path for path in found if path.name == "identity"]) == 3
     assert len(found) >= 3 + 5  # the authority's, the coordinator's and each site's

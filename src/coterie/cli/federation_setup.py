@@ -14,7 +14,7 @@ import typer
 from coterie.cli.common import check_folder, place, say, status
 from coterie.cli.options import assignments, flag, optional, takes
 from coterie.cli.sites import SiteFolder
-from coterie.deployment.federation_toml import COORDINATOR, FEDERATION, SCHEMA, SITE, Config
+from coterie.deployment.federation_toml import FEDERATION, SCHEMA, SITE, Config
 from coterie.errors import CoterieError
 from coterie.options import declared, of
 
@@ -213,7 +213,7 @@ def identity(
     secure_sum_setup.need(config)
     if whole:
         homes = [folders.site(site, name) for name in config.sites]
-        fingerprint = secure_sum_setup.init(config, site / COORDINATOR, homes)
+        fingerprint = secure_sum_setup.init(config, homes)
         say(f"All sites are on one machine. Fingerprint: {fingerprint}")
         return
     name = Member.read(home).name

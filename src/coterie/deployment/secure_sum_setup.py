@@ -123,7 +123,7 @@ def fingerprint(found: Mapping[str, bytes]) -> str:
     return "-".join(text[i : i + 4] for i in range(0, 32, 4))
 
 
-def init(config: Config, coordinator: Path, sites: Sequence[Path]) -> str:
+def init(config: Config, sites: Sequence[Path]) -> str:
     """What all sites do, where all their folders are on one machine, to try it out; the list's fingerprint."""
     need(config)
     found = read([make(home, name) for name, home in zip(config.sites, sites, strict=True)])

@@ -81,7 +81,6 @@ def client():
 
 
 def server():
-    from coterie.deployment.flower.app import coordinator
-    from coterie.deployment.flower.transport import server_app
+    from coterie.deployment.flower.app import server
 
-    return server_app(coordinator(program))
+    return server(program)

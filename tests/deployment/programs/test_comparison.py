@@ -42,7 +42,7 @@ def hold_out(root, table, task, min_group=5, name="hierarchical", column="site",
         config = replace(Config.read(coordinator), secure=secure)
         for home in (coordinator, *homes):
             config.write(home)
-        secure_sum_setup.init(config, coordinator, homes)
+        secure_sum_setup.init(config, homes)
     options = (LEARN if name == "hierarchical" else {}) | {"splits": 1} | options
     home = begin(coordinator, "run", {"program": name, "task": task, "options": options, "seed": 3})
     run(transport(homes), coordinator, "run")

@@ -414,7 +414,7 @@ def test_secure_sums_hide_what_a_site_sends(tmp_path):
 
     united = build(tmp_path, secure={"min_sites": 3})
     config = Config.read(tmp_path / "coordinator")
-    secure_sum_setup.init(config, tmp_path / "coordinator", [home(tmp_path, name) for name in NAMES])
+    secure_sum_setup.init(config, [home(tmp_path, name) for name in NAMES])
     fed = Remote(transport(tmp_path), run="r", task=task(tmp_path), secure=secure_sum_setup.settings(config))
     assert fed.total(rows_here)["rows"] == 120
     plain = Remote(transport(tmp_path), run="p", task=task(tmp_path))

@@ -15,7 +15,7 @@ from typing import Any
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.flower.keys import private
 from coterie.deployment.flower.serve import MARK
-from coterie.deployment.flower.transport import FlowerTransport, Receiver, client_app, server_app
+from coterie.deployment.flower.transport import FlowerTransport, Receiver, client_app
 from coterie.deployment.processes import end_with_parent
 from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
@@ -38,9 +38,18 @@ def site(context: Any) -> tuple[str, Receiver]:
         raise CoterieError(payload.redact_paths(str(problem), folder())) from problem
 
 
-def coordinator(program: Program | None = None) -> Callable[[Any, Any], None]:
-    """The main function of a ServerApp that runs ``program(transport, folder, run)``, by default a run's own."""
+def client() -> Any:
+    """The ClientApp of a site."""
+    return client_app(site)
 
+
+def server(program: Program | None = None) -> Any:
+    """The ServerApp of a coordinator, which runs ``program(transport, folder, run)``, by default a run's own."""
+    from flwr.serverapp import ServerApp
+
+    app = ServerApp()
+
+    @app.main()  # type: ignore[untyped-decorator, unused-ignore]
     def main(grid: Any, context: Any) -> None:
         end_with_parent()  # where the coordinator was killed, its run is started again, and one must go on alone
         run, _, digest = str(context.run_config["run"]).partition(" ")
@@ -64,14 +73,4 @@ def coordinator(program: Program | None = None) -> Callable[[Any, Any], None]:
             raise
         say(state="finished")
 
-    return main
-
-
-def client() -> Any:
-    """The ClientApp of a site."""
-    return client_app(site)
-
-
-def server() -> Any:
-    """The ServerApp of a coordinator."""
-    return server_app(coordinator())
+    return app

@@ -16,7 +16,7 @@ from coterie.errors import CoterieError
 if TYPE_CHECKING:
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
-    from flwr.serverapp import Grid, ServerApp
+    from flwr.serverapp import Grid
 
 Receiver = Callable[[bytes], bytes]
 RECORD, DATA, SITE = "c", "d", "s"  # as short as can be: they travel with every message
@@ -146,13 +146,4 @@ def client_app(end: Callable[[Context], tuple[str, Receiver]]) -> ClientApp:
         reply = ConfigRecord({DATA: receive(record[DATA]), SITE: name})
         return Message(RecordDict({RECORD: reply}), reply_to=message)
 
-    return app
-
-
-def server_app(main: Callable[[Grid, Context], None]) -> ServerApp:
-    """The generic ServerApp, whose run is ``main(grid, context)``."""
-    from flwr.serverapp import ServerApp
-
-    app = ServerApp()
-    app.main()(main)
     return app
