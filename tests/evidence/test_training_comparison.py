@@ -290,3 +290,18 @@ def test_intervals_of_a_loss_that_cannot_be_negative_end_at_0(result):
     own = replace(result.config, model=result.config.model | {"path": "mlp", "loss": f"{__name__}:cross"})
     assert TrainingComparison(result.config, runs, [None, None], {}).interval("fedavg")[1] == 0.0
     assert TrainingComparison(own, runs, [None, None], {}).interval("fedavg")[1] < 0.0
+
+
+@pytest.mark.parametrize(("unit", "kept"), [("client", "ditto"), ("row", "dp-sgd")])
+def test_all_leaves_out_what_privacy_refuses_and_says_so(unit, kept):
+    found = compare(config(run={"rounds": 1}, privacy={"clip": 1.0, "noise": 1.0, "unit": unit}), ["all"])
+    out = ["scaffold", "ifca", "cfl", "found-groups", "group-penalty", "similarity-network"]
+    assert kept in found.runs and not set(out) & set(found.runs)
+    note = next(note for note in page.notes(found) if "[privacy]" in note)
+    assert all(name in note for name in out) and kept not in note
+
+
+@pytest.mark.parametrize("name", ["scaffold", "ifca", "cfl"])
+def test_a_method_that_privacy_refuses_is_refused_by_name(name):
+    with pytest.raises(CoterieError, match=names(f"{name} privacy ditto")):
+        compare(config(privacy={"clip": 1.0, "noise": 1.0}), [name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from coterie.errors import CoterieError
 from coterie.evidence.intervals import half_width, statistic
 from coterie.evidence.table_comparison import Comparison, Triple, interval_columns
 from coterie.files import local
+from coterie.methods.method import EVERYTHING, Method
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives import parameters
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ALWAYS = ("local", "pooled")
-FOR_ALL = ("fedavg", "ditto")  # what "auto" tries beside these, whatever is known of the clients
+FOR_ALL = ("fedavg", "ditto", "dp-sgd")  # what "auto" tries beside these, as far as [privacy] lets it
 Watch = Callable[[str], Sequence[Callback]]  # is told what begins, and gives the callbacks that watch it
 
 
@@ -41,7 +42,7 @@ def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:
     for name in names:
         if name in (ALL, AUTO):
             some = TRAINED.values() if name == ALL else [t for t in TRAINED.values() if t.relation in given(problem)]
-            asked += [*FOR_ALL * (name == AUTO), *(t.name for t in some if usable(problem, t.name))]
+            asked += filter(partial(usable, problem), [*FOR_ALL * (name == AUTO), *(t.name for t in some)])
         else:
             trained_method(name, problem.config.folder).check(problem.config.given(name))
             asked.append(name)
@@ -61,11 +62,17 @@ def usable(problem: TrainingProblem, name: str) -> bool:
     method, config = trained_method(name), problem.config
     layout = any(config.layout.values()) or method.layout in config.given(name) or not method.splits
     layers = not method.normalises or bool(parameters.normalising(problem.objective))
-    rows = not getattr(method.method_class, "by_row", False) or (config.private and config.privacy["unit"] == "row")
-    single = method.reveals and config.private
-    return (
-        (problem.data.known or not method.groups) and (layout or not method.layout) and layers and rows and not single
-    )
+    known = problem.data.known or not method.groups
+    return known and (layout or not method.layout) and layers and private_enough(config, method)
+
+
+def private_enough(config: Config, method: Method) -> bool:
+    """Whether [privacy], or that there is none, lets a method train."""
+    by_row = bool(getattr(method.method_class, "by_row", False))
+    if not config.private:
+        return not by_row
+    at_home = method.pool_rows or method.fixed_options.get("personal") == EVERYTHING
+    return at_home or (not method.reveals and by_row == (config.privacy["unit"] == "row"))
 
 
 def quiet(_: str) -> Sequence[Callback]:

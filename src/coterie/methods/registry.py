@@ -32,13 +32,16 @@ _NO_NORM = (
 _NORMALISES: dict[str, Any] = {"normalises": True, "fits": "", "rounds": "", "not_for": {"table": _NO_NORM}}
 _MAIN: tuple[str, Relation] = ("collaboration", "main client")
 _KNOWN: tuple[str, Relation] = ("group_sgd:GroupSGD", "groups")
-_FOUND: tuple[str, Relation] = ("found_groups:FoundGroups", "found groups")
+_SEEN = {"reveals": "clients' updates by themselves, to find groups"}
+_DRIFT = {"reveals": "clients' control variates, which have no bound"}
+_IFCA: tuple[str, Relation, dict[str, Any]] = ("ifca:IFCA", "found groups", _OWN | _SEEN)
+_CFL: tuple[str, Relation, dict[str, Any]] = ("cfl:CFL", "found groups", _OWN | _SEEN)
+_FOUND: tuple[str, Relation, dict[str, Any]] = ("found_groups:FoundGroups", "found groups", _SEEN)
 _PULLED: tuple[str, Relation] = ("group_penalty:GroupPenalty", "groups")
-_IFCA: tuple[str, Relation, dict[str, Any]] = ("ifca:IFCA", "found groups", _OWN)
-_CFL: tuple[str, Relation, dict[str, Any]] = ("cfl:CFL", "found groups", _OWN)
 _L2GD: tuple[str, Relation, dict[str, Any]] = ("l2gd:L2GD", "groups", _OWN)
 _GROUPED: dict[str, Any] = {"E": 1, "own": "averaged", "weigh": "rows"}
 _LAYERS: dict[str, Any] = {"layout": "personal"}
+_PULLS = _LAYERS | {"reveals": "clients' own layers in the open"}
 _OVER: dict[str, Any] = {"takes": (*STRENGTHS, "rounds"), "learns": True, "asked": True, "whole": True}
 
 
@@ -95,7 +98,7 @@ _EVERY = (
     _trains("fedavg-finetune", "the same, then steps of each client alone", "fedavg:FedAvg", more=_OWN, finetune=20),
     _trains("dp-sgd", "clipped gradients of rows, for their privacy", "dp_sgd:DPSGD", more=_PRIVATE),
     _trains("fedprox", "clients' steps held near the average", "fedprox:FedProx", mu=0.1),
-    _trains("scaffold", "clients' steps corrected for their drift", "scaffold:Scaffold"),
+    _trains("scaffold", "clients' steps corrected for their drift", "scaffold:Scaffold", more=_DRIFT),
     _trains("ditto", "own models pulled to the average", "ditto:Ditto", more=_OWN, lam=0.1, s=5),
     _trains("pfedme", "own models in Moreau envelopes", "pfedme:PFedMe", more=_OWN, lam=5.0, alpha=0.05, R=5),
     _trains("l2gd", "own models pulled to their mean where a coin falls so", "l2gd:L2GD", more=_OWN, lam=0.1),
@@ -109,7 +112,7 @@ _EVERY = (
     _trains("group-sgd", "known groups, some layers shared", *_KNOWN, {"layout": "shared"}, **_GROUPED),
     _trains("cluster-l2gd", "own models pulled to known groups' means", *_L2GD, lam=0.1, alpha=0.3),
     _trains("group-models", "a model for each known group", *_KNOWN, _OWN | _APART, **_GROUPED),
-    _trains("group-penalty", "own layers pulled together within known groups", *_PULLED, _LAYERS, lam=0.1, tau=5),
+    _trains("group-penalty", "own layers pulled together within known groups", *_PULLED, _PULLS, lam=0.1, tau=5),
 )
 METHODS = {method.name: method for method in _EVERY}
 FITTED = {name: method for name, method in METHODS.items() if method.fits}  # those for a table and a formula

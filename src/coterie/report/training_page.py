@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.errors import listed
+from coterie.evidence.training_comparison import private_enough
 from coterie.methods.groups.growth import ROWS, Growth
+from coterie.methods.registry import TRAINED
 from coterie.report import training_figures as pictures
 from coterie.report import words
 from coterie.report.page import page, write_page
@@ -156,7 +158,10 @@ def as_good(result: TrainingComparison) -> list[str]:
 
 def notes(result: TrainingComparison) -> list[str]:
     """What went wrong, and what was left out: one sentence each."""
-    out = []
+    out, config = [], result.config
+    without = [name for name, method in TRAINED.items() if config.private and not private_enough(config, method)]
+    if without and len(result.runs) > 1:
+        out.append(f"Not compared, since [privacy] does not let them train: {words.joined(without)}.")
     for runs in result.runs.values():
         out += [f"Seed {run.seed}: {run.trouble}" for run in runs if run.trouble]
         out += [f"{run.method}: {run.privacy['statement']}" for run in runs if run.privacy]
