@@ -53,6 +53,14 @@ def test_a_design_is_the_one_that_all_rows_together_give():
     assert united.design(FORMULA) == Design.fit(every, FORMULA)
 
 
+def test_a_center_of_zero_has_no_sign_and_a_label_keeps_no_numbers():
+    table = pd.DataFrame({"x": np.tile([-1.0, 1.0], 20) - 1e-9})
+    first, _ = propose(table)
+    assert str(first.columns["x"].center) == "0.0" and first.columns["x"].scale == 1.0
+    label, _ = propose(table, ["x"], known=first)
+    assert label.columns["x"] == SchemaColumn("label")
+
+
 def test_a_dot_leaves_labels_out():
     assert AGREED.design("age ~ .").parsed.columns == ("pain", "ill", "a b")
 

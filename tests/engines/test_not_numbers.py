@@ -66,6 +66,7 @@ def test_a_site_that_sends_no_numbers_is_left_out(case, bad):
     fed = lying(bad=bad)
     assert finite(case.run(fed))
     assert list(fed.quarantined) == ["site 1"] and "NaN or infinite" in fed.quarantined["site 1"]
+    assert "other units" in fed.quarantined["site 1"]
 
 
 @pytest.mark.parametrize("method", [FedAvg(eta=0.1), Scaffold(eta=0.1)], ids=["fedavg", "scaffold"])

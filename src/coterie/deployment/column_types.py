@@ -152,7 +152,7 @@ def _propose_number(
     if not spread > 0.0:
         return SchemaColumn("number"), []
     scale = float(f"{spread:.2g}")
-    center = float(f"{round(float(values.mean()) / scale, 1) * scale:.6g}")
+    center = float(f"{round(float(values.mean()) / scale, 1) * scale:.6g}") + 0.0  # -0.0 becomes 0.0
     return SchemaColumn("number", center=center, scale=scale), []
 
 
@@ -224,7 +224,7 @@ TYPES = {
         ColumnType(
             "label",
             "labels",
-            lambda name, series, before, least: (replace(before or SchemaColumn("label"), type="label", levels=()), []),
+            lambda name, series, before, least: (SchemaColumn("label", before.unit if before else ""), []),
             lambda name, column, series, least: Findings(column),
             _is_there,
             in_formulas=False,

@@ -45,7 +45,7 @@ class Journal:
         files.sweep(self.folder, "base")
         self.base: dict[str, Any] | None = None
         if (self.folder / "base").exists():
-            self.base = checkpoint.read(self.folder / "base")
+            self.base = checkpoint.read(self.folder / "base", checkpoint.ANEW)
         with fitting(f"The journal {self.folder}", "Begin again with an empty folder."):
             self._era = 0 if self.base is None else int(self.base["era"])
             if self.base is not None and not isinstance(self.base["state"], dict):
@@ -136,7 +136,7 @@ class Journal:
 
     @property
     def _damaged(self) -> CoterieError:
-        return CoterieError(f"{self._path} is damaged in the middle: begin again without it.")
+        return CoterieError(f"{self._path} is damaged in the middle: {checkpoint.ANEW}.")
 
     def _read(self) -> list[dict[str, Any]]:
         """All whole entries; what a fault left of the last one is cut off."""

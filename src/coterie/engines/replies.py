@@ -158,7 +158,7 @@ def not_numbers(found: Mapping[int, Any]) -> dict[int, str]:
     for site, reply in found.items():
         names = [name for name, value in reply["values"].items() if not _finite(value)]
         if names:
-            wrong[site] = f"its {names[0]!r} holds NaN or infinite numbers"
+            wrong[site] = f"its {names[0]!r} holds NaN or infinite numbers: use other units for very large values"
     return wrong if 2 * len(wrong) < len(found) else {}
 
 
