@@ -17,6 +17,7 @@ from coterie.engines import wire
 from coterie.engines.policy import BelowQuorum
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError
+from coterie.methods.registry import FITTED
 from coterie.methods.tree.penalised_tree import describe
 from coterie.report.fit_page import render
 from tests.deployment.hospitals import begin, folders, heart, transport
@@ -53,7 +54,7 @@ def of_one_table(table, task, name="hierarchical", splits=1, **options):
     """The same by `coterie.fit`."""
     options = (LEARN if name == "hierarchical" else {}) | options
     task = {"client": "hospital"} | task
-    return coterie.fit(table, method=name, splits=splits, seed=3, **task, **options)
+    return coterie.fit(table, task.pop("formula"), method=name, splits=splits, seed=3, **task, **options)
 
 
 def alike(there, here, rtol=1e-10, intervals=True):
@@ -86,6 +87,23 @@ def test_a_baseline_over_hospitals_is_compared_with_the_other(tmp_path):
     there, _, _ = hold_out(tmp_path, heart(), task, name="local", column="hospital", test_fraction=0.4)
     alike(there, of_one_table(heart(), task, name="local", test_fraction=0.4))
     assert list(there.comparison.index) == ["local", "pooled"]
+
+
+OVER_ROUNDS = {
+    "single-cluster": {"covariance": "isotropic"},
+    "ditto": {"rounds": {"rounds": 6, "seed": 3}},
+    "group-models": {"rounds": {"rounds": 6, "seed": 3}},
+    "similarity-network": {"network": {"k": 3, "lam": 0.5}},
+}
+
+
+@pytest.mark.parametrize("name", OVER_ROUNDS)
+def test_methods_of_every_kind_are_compared_as_on_one_table(tmp_path, name):
+    task = SCHOOLS | {"cluster": "district"}
+    there, _, _ = hold_out(tmp_path, schools(), task, name=name, **OVER_ROUNDS[name])
+    assert list(there.comparison.index) == ["local", "pooled", name], there.notes
+    # sites were not asked of clusters that a method ignores: its intervals are over clients
+    alike(there, of_one_table(schools(), task, name, **OVER_ROUNDS[name]), 1e-9, not FITTED[name].flat)
 
 
 @pytest.mark.parametrize("secure, name", [(None, "hierarchical"), ({"min_sites": 3}, "pooled")], ids=["few", "masked"])
