@@ -11,6 +11,7 @@ import pytest
 
 from coterie import load
 from coterie.errors import CoterieError
+from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.registry import TRAINED
 from coterie.results import training_store as store
 from coterie.runs.callbacks import callbacks
@@ -356,3 +357,15 @@ def test_what_no_theorem_covers_is_noted_with_the_run():
     (said,) = run.notes
     assert run.status == "running" and "eta tau lam = 2, beyond the mean" in said
     assert f"l2gd: {said}" in notes(TrainingComparison(config, {"l2gd": [run]}, [None], {}))
+
+
+def test_what_is_measured_changes_nothing(problem, monkeypatch):
+    looked = train(problem, "group-models", {"B": 8})
+    private = TrainingProblem.of(config(privacy={"clip": 1.0, "noise": 1.0}), 0)
+    assert all(p["noise_4"] > 0.0 and p["gradient_1"] > 0.0 for p in looked.curve)
+    assert not any("gradient" in p for p in train(private, "group-models", {}).curve)
+    monkeypatch.delattr(GroupSGD, "measure")
+    blind = train(problem, "group-models", {"B": 8})
+    np.testing.assert_array_equal(looked.theta, blind.theta)
+    assert looked.ledger | {"seconds": 0} == blind.ledger | {"seconds": 0}
+    assert not any("gradient" in p for p in blind.curve)
