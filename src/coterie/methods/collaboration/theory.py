@@ -141,11 +141,6 @@ class Curvature:
         return np.asarray(np.maximum(mixed, np.linalg.eigvalsh(self.own_most)[:, -1]))
 
     @property
-    def mu(self) -> Floats:
-        """Smallest curvature (M,) of ``f_0``."""
-        return np.asarray(np.maximum(np.linalg.eigvalsh(self.own)[:, 0], 0.0))
-
-    @property
     def delta(self) -> Floats:
         """``|H_average - H_0|`` (M,) at the origin: what BC has to do with, which corrects the average's bias."""
         return delta_of(self.own, self.average)

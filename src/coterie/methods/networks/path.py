@@ -16,7 +16,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods.networks.objective import NetworkObjective, Prior
 from coterie.methods.networks.optimum import Optimum, lambda_max, optimum
@@ -38,21 +37,9 @@ class Path:
     loss: Floats  # (K,) held-out loss at each; NaN where none was asked for
 
     @property
-    def best(self) -> int:
-        """Where the held-out loss is smallest; of equal ones, where lambda is largest."""
-        if not np.isfinite(self.loss).any():
-            raise CoterieError("No lambda of the path has a held-out loss: give the path a loss, or a lambda.")
-        return int(np.nanargmin(self.loss))
-
-    @property
     def labels(self) -> Ints:
         """Groups of equal clients (K, n) at each lambda."""
         return np.array([o.groups for o in self.at])
-
-    @property
-    def groups(self) -> Ints:
-        """How many groups there are at each lambda, (K,)."""
-        return np.array([int(o.groups.max()) + 1 for o in self.at])
 
     @cached_property
     def tree(self) -> MergeTree:
