@@ -228,9 +228,9 @@ def growth_table(name: str, found: Growth) -> Table:
     ):
         columns.append((title, [words.number(float(values[g]), 3) for g in order]))
     note = "Of the first seed. Squared gradients are of the groups' own mean losses; noise is the variance of their"
-    note += " stochastic gradients, 0 where steps take all rows. Growth condition: the shared layers' gradient of a"
-    note += " group is off that of the sum by at most M times the sum's squared gradient (squared); where M stays"
-    note += f" bounded, a stationary point of the sum is one of every group. Looks read {ROWS:,} rows a client at most."
+    note += " stochastic gradients, 0 where steps take all rows. Growth condition: in the shared layers, a group's"
+    note += " gradient is off the sum's by at most M times the sum's gradient, both squared; while M stays bounded, a"
+    note += f" stationary point of the sum is one of every group. A look reads {ROWS:,} rows of a client at most."
     many = len(found.constant) - len(order)
     note += f" {many:,} groups with a smaller M are left out." if many > 0 else ""
     return Table.of(f"Groups' own gradients: {name}", columns, note=note)
