@@ -27,7 +27,7 @@ from coterie.results.fitting import Fitting
 from coterie.results.options import Options
 from coterie.results.result import FitResult
 from coterie.runs import in_memory
-from coterie.runs.call import sections
+from coterie.runs.call import in_words_of_a_call, method_names, over_rounds, sections
 from coterie.runs.config import Config, document
 from coterie.runs.config_keys import Torch
 from coterie.runs.labelled_networks import by_position
@@ -190,7 +190,7 @@ def fit(  # type: ignore[misc]
     return _fit(dict(locals()))
 
 
-def compare(rows: Any, *arguments: Any, methods: Sequence[str] | None = None, **options: Any) -> pd.DataFrame:
+def compare(rows: Any, *arguments: Any, methods: str | Sequence[str] | None = None, **options: Any) -> pd.DataFrame:
     """Only the comparison of :func:`fit`, with the same arguments: a row for each method.
 
     ``methods`` are names of those to compare with `local` and `pooled`, which are always in ("all" for all that apply);
@@ -199,13 +199,15 @@ def compare(rows: Any, *arguments: Any, methods: Sequence[str] | None = None, **
     return compared(rows, *arguments, methods=["auto"] if methods is None else methods, **options).comparison
 
 
-def compared(rows: Any, *arguments: Any, methods: Sequence[str], **options: Any) -> FitResult | TrainingResult:
+def compared(rows: Any, *arguments: Any, methods: str | Sequence[str], **options: Any) -> FitResult | TrainingResult:
     """What :func:`compare` makes its table of, with the report and the best method's models."""
     bound = inspect.signature(fit).bind(rows, *arguments, **options)
     bound.apply_defaults()
     if bound.arguments["splits"] == 0:
         raise CoterieError("A comparison needs at least one split.")
-    return _fit(bound.arguments, methods)
+    if bound.arguments["method"] != "auto":
+        raise CoterieError("A comparison has methods, a list of names: say so instead of method.")
+    return _fit(bound.arguments, method_names(methods))
 
 
 _BELONGS = {
@@ -229,6 +231,8 @@ def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> Fit
         if given:
             raise CoterieError(f"A configuration says all of a call: write {listed(given)} into its sections.")
         return _configured(rows if model is None else model, None if model is None else rows, methods)
+    if not isinstance(model, (str, Torch)):
+        raise CoterieError(f"A client's model is a formula, or coterie.Torch(net), not {shown(model)}.")
     kind = "coterie.Torch" if isinstance(model, Torch) else "a formula"
     federated = is_federation(rows)
     for name, whose in _BELONGS.items():
@@ -239,7 +243,8 @@ def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> Fit
     if isinstance(model, Torch):
         from coterie.results.training_result import train
 
-        return train(Config.of(sections(rows, model, given)), methods)
+        with in_words_of_a_call():
+            return train(Config.of(sections(rows, model, given)), methods)
     return _fit_table(rows, arguments | {"methods": tuple(methods or ())})
 
 
@@ -359,15 +364,6 @@ def _read(path: str | Path, arguments: dict[str, Any]) -> pd.DataFrame:
     frame = read_table(path, [name for name in labels if name is not None], arguments.pop("na_values", None))
     frame.attrs.setdefault("coterie", {})["source"] = str(path)
     return frame
-
-
-def over_rounds(arguments: Mapping[str, Any]) -> Any:
-    """Options of a table's method over rounds, the main clients among them."""
-    given, main = arguments["rounds"], arguments["main"]
-    if main is None:
-        return {} if given is None else given
-    rounds = {} if given is None else dict(given) if isinstance(given, Mapping) else {"steps": given}
-    return rounds | {"main": main}
 
 
 def _ordered(clients: Clients, values: Any, name: str) -> tuple[Any, list[str]]:

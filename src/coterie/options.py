@@ -232,7 +232,8 @@ def need_names(what: str, given: Any, names: Collection[str], noun: str = "optio
 def shown(value: Any) -> str:
     """A value in a sentence: as it is written where that is short, else what it is."""
     if isinstance(value, _PLAIN) or type(value).__module__ == "numpy":
-        return shortened(repr(value), _SHOWN)
+        text = repr(value)
+        return f"an array of shape {value.shape}" if "\n" in text else shortened(text, _SHOWN)
     return f"{'an' if type(value).__name__[0] in 'aeiouAEIOU' else 'a'} {type(value).__name__}"
 
 

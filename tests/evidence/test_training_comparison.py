@@ -260,7 +260,7 @@ def test_a_method_with_personal_layers_needs_a_layout_and_others_have_no_use_for
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        ({"personal": ["head*"]}, r"The layout's 'head\*' matches no layer of the model"),
+        ({"personal": ["head*"]}, r"'head\*', as \[layout\] says, matches no layer of the model"),
         ({"personal": ["1*"], "shared": ["*"]}, "shared and personal"),
         ({"personal": ["1"], "shared": ["2"]}, "says nothing of '0'"),
     ],

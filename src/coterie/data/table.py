@@ -14,6 +14,7 @@ import numpy.typing as npt
 from coterie.data.columns import Column, Kind
 from coterie.data.labels import label_ids
 from coterie.errors import CoterieError, listed, nearest
+from coterie.options import shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,8 +91,8 @@ class Table:
         if not counts:
             return ""
         whole = len(self) == word["rows"]
-        shown = [f"{t!r} ({n:,} row{'s' * (n > 1)})" if whole else repr(t) for t, n in counts.items()]
-        return f"the file says {listed(shown, 5)}"
+        said = [f"{t!r} ({n:,} row{'s' * (n > 1)})" if whole else repr(t) for t, n in counts.items()]
+        return f"the file says {listed(said, 5)}"
 
 
 def to_pandas(df: Any) -> pd.DataFrame:
@@ -116,6 +117,7 @@ def to_pandas(df: Any) -> pd.DataFrame:
         except TypeError as e:
             file = isinstance(df, (str, os.PathLike))
             hint = f": read the file with coterie.read_table({str(df)!r})" if file else ""
+            hint = ": arrays go with coterie.Torch(...)" if isinstance(df, (tuple, list)) else hint
             raise CoterieError(f"A table must be a pandas or polars frame, not {type(df).__name__}{hint}.") from e
         frame = (native.collect() if isinstance(native, nw.LazyFrame) else native).to_pandas()
     names = [str(c) for c in frame.columns]
@@ -134,6 +136,8 @@ def as_names(what: str, value: Any) -> tuple[str, ...]:
     """None, one or several names of columns as a tuple; CoterieError, which names the argument, for anything else."""
     if value is None:
         return ()
+    if hasattr(value, "iloc"):
+        raise CoterieError(f"{what} must name a column of the table, not be one: write its name.")
     several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
     names = tuple(value) if several else (value,)
     for name in names:
@@ -147,7 +151,7 @@ def as_name(what: str, value: Any) -> str:
     """The name of one column; CoterieError, which names the argument, for anything else."""
     names = as_names(what, value)
     if len(names) != 1:
-        raise CoterieError(f"{what} must be the name of one column, not {value!r}.")
+        raise CoterieError(f"{what} must be the name of one column, not {shown(value)}.")
     return names[0]
 
 

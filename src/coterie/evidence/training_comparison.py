@@ -22,8 +22,8 @@ from coterie.runs.callbacks import callbacks
 from coterie.runs.config import ALL, AUTO, Config
 from coterie.runs.loop import Callback
 from coterie.runs.scores import BALANCED, RARE, Rule
-from coterie.runs.training import FILE, Trained, train
-from coterie.runs.training_problem import TrainingProblem, layers, need_layout
+from coterie.runs.training import FILE, Trained, need_able, train
+from coterie.runs.training_problem import TrainingProblem, layers, need_related
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,9 +109,11 @@ def compare(
         first = first or problem
         groups.append(problem.data.group if problem.data.known else None)
         methods = methods or (list(names) if alone else chosen(problem, names))
-        need_layout(config, methods)
-        layers(config, problem.objective)  # a pattern that matches nothing is said before anything is trained
+        need_related(config, methods)
+        layers(config, problem.objective)
         problem = replace(problem, main=main_clients(problem, methods))
+        for name in methods:
+            need_able(problem, name)  # what cannot be is said before anything is trained
         inner = problem.inside()
         for name in methods:
             where = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from coterie.errors import CoterieError, listed, nearest
 from coterie.families import DEFAULT, FAMILIES, family_named
 from coterie.methods.registry import FITTED, METHODS
-from coterie.options import Option, check
+from coterie.options import Option, check, declared
 
 if TYPE_CHECKING:
     from coterie.evidence.splits import Splits
@@ -148,19 +148,21 @@ class Options:
     each: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.method, str):
+            declared(Options)["method"].read(self.method)
         for name in self.asked:
             if (why := METHODS[name].not_for.get("table") if name in METHODS else None) is not None:
                 raise CoterieError(why)
             if self.methods and name not in FITTED:
                 raise CoterieError(f"There is no method '{name}' for a table.{nearest(name, FITTED)}")
-        if isinstance(self.rounds, int) and not isinstance(self.rounds, bool) and self.asked:
+        if isinstance(self.rounds, int) and not isinstance(self.rounds, bool):
             object.__setattr__(self, "each", self.rounds)
-            object.__setattr__(self, "rounds", {} if self.methods else self.rounds_of(self.method))
+            object.__setattr__(self, "rounds", {} if self.methods or not self.asked else self.rounds_of(self.method))
         check(self)
         if self.residual == "by-client" and not family_named(self.family).has_dispersion:
             raise CoterieError(f"The {self.family} family has no residual variance: leave residual out.")
         over = [name for name, method in FITTED.items() if method.rounds]
-        if self.rounds and not set(self.asked) & set(over):
+        if (self.rounds or self.each is not None) and not {*self.asked, *self.methods} & {*over, "all"}:
             raise CoterieError(f"rounds are options of the methods {listed(over, 6)}: name one as the method.")
         for name in set(self.asked) & set(over):
             FITTED[name].over_rounds(self.rounds_of(name))

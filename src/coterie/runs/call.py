@@ -1,15 +1,35 @@
-"""A call of :func:`coterie.fit` for a net as a configuration: its sections, with what is in memory held as it is."""
+"""A call of :func:`coterie.fit`: as the sections of a configuration, and what is said of one in the caller's words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, listed
+from coterie.methods.registry import FITTED
 from coterie.options import declared, shown
 from coterie.runs import in_memory
-from coterie.runs.config_keys import Run, Torch
+from coterie.runs.config_keys import DEALT, Run, Torch
+
+_SEED = declared(Run)["seeds"].option.what
+_WORDS = (
+    (f"seeds of [run] must be {_SEED}", "seed must be a whole number from 0, or several different ones"),
+    ("rounds of [run]", "rounds"),
+    ("test of [data]", "test_fraction"),
+    ("kind of [engine]", "engine"),
+    ("partition of [data]", "partition"),
+    ("partition = ", "partition="),
+    ("[run]", "rounds"),
+    ("[data]", "partition"),
+    ("[layout]", "shared or personal"),
+    ("[model]", "coterie.Torch"),
+    ("method.name", "method"),
+)
+"""What a configuration calls something, and what a call does; other sections are arguments of their name."""
 
 
 def sections(rows: Any, net: Torch, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -18,32 +38,44 @@ def sections(rows: Any, net: Torch, given: Mapping[str, Any]) -> dict[str, Any]:
     seed, engine = given.get("seed", 0), given.get("engine", {})
     method = {"name": given.get("method", "auto"), **steps}
     if (main := given.get("main")) is not None:
-        method["main"] = main
+        method["main"] = [_text(label) for label in main] if _several(main) else _text(main)
     found = {
         "data": _data(rows, given),
         "model": vars(net),
         "layout": {name: given[name] for name in ("shared", "personal") if given.get(name)},
         "engine": {"kind": engine} if isinstance(engine, str) else engine,
         "method": method,
-        "run": {**rounds, "seeds": [seed] if isinstance(seed, int) else seed},
+        "run": {**rounds, "seeds": [seed] if isinstance(seed, Integral) else list(seed) if _several(seed) else seed},
     }
-    return found | {name: given[name] for name in ("privacy", "network") if given.get(name) is not None}
+    found |= {name: given[name] for name in ("privacy", "network") if given.get(name) is not None}
+    if isinstance(network := found.get("network"), Mapping) and isinstance(network.get("edges"), (list, tuple)):
+        edges = [[*map(_text, e[:2]), *e[2:]] if isinstance(e, (list, tuple)) else e for e in network["edges"]]
+        found["network"] = {**network, "edges": edges}
+    return found
 
 
 def _data(rows: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """The section of rows: where they are, and whose."""
     client, group, partition = (given.get(name) for name in ("client", "group", "partition"))
     if not isinstance(partition, (str, Mapping, type(None))):
-        raise CoterieError(f"partition must be a name, such as iid, or keys of [data], not {shown(partition)}.")
+        raise CoterieError(
+            f"partition must be a name, such as 'iid', or a mapping such as {{'partition': 'iid', 'clients': 10}}, not "
+            f"{shown(partition)}."
+        )
     dealt = {"partition": partition} if isinstance(partition, str) else dict(partition or {})
     dealt["test"] = given.get("test_fraction", 0.25)
-    if isinstance(rows, (str, Path)):
+    held = None if isinstance(rows, (str, Path)) else in_memory.rows(rows, client, group)
+    if dealt.get("partition") in DEALT and (client is not None or (held is not None and "client" in held.value)):
+        raise CoterieError(
+            f"The rows have clients, and partition {dealt['partition']!r} would deal them to others: leave partition "
+            "out, or give the rows without clients."
+        )
+    if held is None:
         for name, value in (("client", client), ("group", group)):
             if value is not None and not isinstance(value, str):
                 raise CoterieError(f"Of rows that are given by name, {name} must be the name of an array.")
         of_client = {} if client is None else {"partition": "by_column", "column": client}
         return {"source": str(rows), **of_client, **({} if group is None else {"group": group}), **dealt}
-    held = in_memory.rows(rows, client, group)
     return {"source": held, **({"partition": "given"} if "client" in held.value else {}), **dealt}
 
 
@@ -53,3 +85,49 @@ def _rounds(given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return ({} if given is None else {"rounds": given}), {}
     runs = {name: value for name, value in given.items() if name in declared(Run)}
     return runs, {name: value for name, value in given.items() if name not in runs}
+
+
+def _text(label: Any) -> Any:
+    """A client's label as clients of nets are called, whose labels may have been whole numbers."""
+    return str(label) if isinstance(label, Integral) and not isinstance(label, bool) else label
+
+
+def _several(values: Any) -> bool:
+    return isinstance(values, Iterable) and not isinstance(values, (str, bytes))
+
+
+@contextmanager
+def in_words_of_a_call() -> Iterator[None]:
+    """Around a net's configuration that was made of a call: errors name arguments instead of sections and keys."""
+    try:
+        yield
+    except CoterieError as problem:
+        text = str(problem)
+        for said, word in _WORDS:
+            text = text.replace(said, word)
+        problem.args = (re.sub(r"\[(engine|privacy|network)\]", r"\1", text),)
+        raise
+
+
+def method_names(given: Any) -> tuple[str, ...]:
+    """Names of the methods to compare, of which one may stand alone."""
+    names = (given,) if isinstance(given, str) else tuple(given) if _several(given) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise CoterieError(f"methods must be names such as ['fedavg', 'ditto'], not {shown(given)}.")
+    return names
+
+
+def over_rounds(arguments: Mapping[str, Any]) -> Any:
+    """Options of a table's method over rounds, the main clients among them; a number is how many rounds there are."""
+    given, main = arguments["rounds"], arguments["main"]
+    if isinstance(given, Integral) and not isinstance(given, bool):
+        given = int(given)
+    elif given is not None and not isinstance(given, Mapping):
+        raise CoterieError(f"rounds must be a whole number, or options such as {{'eta': 0.1}}, not {shown(given)}.")
+    if main is None:
+        return {} if given is None else given
+    taking = [name for name, method in FITTED.items() if method.relation == "main client"]
+    if not {"all", *taking} & {*map(str, arguments.get("methods") or [arguments["method"]])}:
+        raise CoterieError(f"main goes with the methods {listed(taking)}: name one, or leave main out.")
+    rounds = {} if given is None else dict(given) if isinstance(given, Mapping) else {"steps": given}
+    return rounds | {"main": main}

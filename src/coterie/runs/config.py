@@ -65,6 +65,7 @@ class Config:
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What is given of each method's hyper-parameters, by its name, and of those of all methods that have them, by
     "all"; lists are settings to choose among."""
+    networked: bool = field(default=False, compare=False)  # whether there is a [network]
     folder: Path = Path()  # where files and modules that it names are looked for first
     permitted: Permitted | None = field(default=None, compare=False)
     """Of a configuration that was read from saved models: the code of a user's own that it may name. None: all, since
@@ -90,7 +91,14 @@ class Config:
                 "validation of [data] changes nothing where no method chooses among settings, and no run has patience: "
                 "give a hyper-parameter a list of values, or leave validation out."
             )
-        return cls(**found, method=method, options=options, folder=folder or Path(), permitted=None)
+        return cls(
+            **found,
+            method=method,
+            options=options,
+            folder=folder or Path(),
+            permitted=None,
+            networked=bool(tables.get("network")),
+        )
 
     @property
     def private(self) -> bool:

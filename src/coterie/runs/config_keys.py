@@ -158,7 +158,8 @@ def section(name: str, given: Any) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in kept.items()}
 
 
-_DEALT = ("iid", "dirichlet", "shards", "rotated")
+DEALT = ("iid", "dirichlet", "shards", "rotated")
+"""Partitions that say whose a row is, whatever is known of it."""
 _HEEDED: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "data": {
         "alpha": ("partition", ("dirichlet",)),
@@ -166,7 +167,7 @@ _HEEDED: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         "shards": ("partition", ("shards",)),
         "column": ("partition", ("by_column", "given")),
         "angles": ("partition", ("rotated",)),
-        "clients": ("partition", _DEALT),
+        "clients": ("partition", DEALT),
     },
     "model": {"greater_is_better": ("score", ())},
 }

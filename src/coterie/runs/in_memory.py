@@ -102,6 +102,8 @@ def _by_client(given: Mapping[Any, Any]) -> dict[str, Any]:
     """The rows of every client, one after another."""
     if not given:
         raise CoterieError(f"{ROWS} has no client.")
+    if twice := [label for label in given if str(label) != label and str(label) in given]:
+        raise CoterieError(f"{ROWS} has client {twice[0]} twice, as a number and as text: give each client one label.")
     parts = {label: _pair(label, own) for label, own in given.items()}
     try:
         X, y = (np.concatenate([part[k] for part in parts.values()]) for k in (0, 1))

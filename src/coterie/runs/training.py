@@ -275,6 +275,13 @@ def train(
         return run.go(callbacks, folder)
 
 
+def need_able(problem: TrainingProblem, name: str) -> None:
+    """Refuse a method that needs what is not there, and settings that cannot be, such as ties of unknown clients."""
+    trainer = trained_method(name, problem.config.folder)
+    for setting in trainer.settings(problem.config.given(name)):
+        _Run(problem, trainer, dict(setting), None)
+
+
 def _about(problem: TrainingProblem, name: str) -> dict[str, Any]:
     """What a checkpoint is of."""
     data = {"fingerprint": problem.data.fingerprint, "seed": problem.seed}

@@ -281,15 +281,15 @@ def layers(config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
     for pattern in (*(shared or ()), *(personal or ())):
         if not matching([pattern], known):
             hint = nearest(pattern, known) or f" There are {listed(known, 12)}."
-            raise CoterieError(f"The layout's '{pattern}' matches no layer of the model.{hint}")
+            raise CoterieError(f"'{pattern}', as [layout] says, matches no layer of the model.{hint}")
     one, other = (matching(patterns or [], known) for patterns in (shared, personal))
     if both := [name for name in known if name in one and name in other]:
-        raise CoterieError(f"The layout has '{both[0]}' shared and personal: name it in one of both.")
+        raise CoterieError(f"[layout] has '{both[0]}' shared and personal: name it in one of both.")
     kept = set(getattr(objective, "kept", ()))  # frozen layers and statistics stay at home, whatever is said of others
     left = [name for name in known if name not in one and name not in other and name not in kept]
     if left and shared is not None and personal is not None:
         raise CoterieError(
-            f"The layout says nothing of '{left[0]}': leave out shared or personal, which then has the rest."
+            f"[layout] says nothing of '{left[0]}': leave out shared or personal, which then has the rest."
         )
     rest = tuple(left)
     return {
@@ -298,8 +298,8 @@ def layers(config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
     }
 
 
-def need_layout(config: Config, names: Sequence[str]) -> None:
-    """Refuse a layout that none of some methods uses, and a method whose personal layers nothing names."""
+def need_related(config: Config, names: Sequence[str]) -> None:
+    """Refuse a network or a layout that none of some methods uses, and one whose personal layers nothing names."""
     methods, told = [trained_method(name, config.folder) for name in names], any(config.layout.values())
     if told and not any(method.layout for method in methods):
         those = [name for name, method in TRAINED.items() if method.layout]
@@ -307,6 +307,9 @@ def need_layout(config: Config, names: Sequence[str]) -> None:
             f"{listed(names)} {'trains' if len(names) == 1 else 'train'} the whole model, which has no use for "
             f"[layout]: take one of {', '.join(those)}, or leave it out."
         )
+    if config.networked and not any(method.networked for method in methods):
+        those = [name for name, method in TRAINED.items() if method.networked]
+        raise CoterieError(f"{listed(names)} cannot use [network]: take {' or '.join(those)}, or leave it out.")
     for method in methods:
         if method.layout == "personal" and method.splits and not told and not config.given(method.name).get("personal"):
             raise CoterieError(

@@ -81,6 +81,8 @@ class NetworkTraining(Stepwise):
         check(self)
         if self.edges is not None and self.network != Similarity():
             raise CoterieError("The network has edges of its own: leave what else says who is tied out, or edges.")
+        if self.labels is not None and self.edges is not None:
+            self._given(len(self.labels))
 
     @property
     def notes(self) -> list[str]:
