@@ -100,7 +100,7 @@ def load(
         with fitting(f"The trained models in '{path}'", _REMEDY):
             document = TRAINING.document(path)
             config = document["config"]
-            sections = {key: section(key, unplain(config.get(key) or {})) for key in SECTIONS}
+            sections: dict[str, Any] = {key: section(key, unplain(config.get(key) or {})) for key in SECTIONS}
             given = {} if model is None else {_own_model(sections["model"]["path"]): model}
             permitted = Permitted(frozenset(allow), given, dict(document.get("code", {})), changed)
             method, options = _text(config["method"]), _options(unplain(config["options"]))
