@@ -131,9 +131,6 @@ def test_an_uncentred_column(method, family):
     t = table(69, family, counts=(9, 8, 12, 7, 9, 10), p=2, z=(0,), parents=ONE)
     far = dense.replace(t, X=t.X + np.array([0.0, 2000.0]))
     a, b = method.fit(*t.setting()), method.fit(*far.setting())
-    if method in (local, clusterwise) and family != "gaussian":
-        assert finite(b)  # the prior around 0 is about another intercept
-        return
     np.testing.assert_allclose(fitted_values(far, b), fitted_values(t, a), atol=2e-4)
 
 

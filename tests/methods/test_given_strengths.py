@@ -156,16 +156,16 @@ def test_a_client_of_gamma_zero_is_alone():
 
 
 @pytest.mark.parametrize("family", ["binomial", "poisson"])
-def test_a_glm_client_of_gamma_zero_is_held_around_zero(family):
+def test_a_glm_client_of_gamma_zero_is_held_at_the_means_of_columns(family):
     t = table(28, family, COUNTS, 2, ONE)
     gamma = np.array([1.0, 0.0, 2.0, 0.5, 0.0, 3.0])
     fed, problem = t.setting()
     f = given_strengths.given(fed, problem, gamma, 1.3)
-    sd = t.X.std(axis=0)
-    sd[0] = 1.0
+    P = np.diag(t.X.std(axis=0))
+    P[0] = t.X.mean(axis=0)
     for i in (1, 4):
         rows = t.codes[0] == i
-        prior = np.diag(sd**2) / 2.5**2
+        prior = P.T @ P / 2.5**2
         alone = dense.newton(family, t.X[rows], t.y[rows], t.off[rows], t.w[rows], prior)[0]
         np.testing.assert_allclose(f.client[i], alone, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(f.client[[1, 4]], local.fit(*t.setting()).client[[1, 4]], rtol=1e-7, atol=1e-9)
@@ -185,14 +185,16 @@ def test_all_clients_of_gamma_zero_share_only_the_shared_columns(family):
     """Personal columns are free, shared ones are fitted together: the dense solve with vanishing strengths."""
     t = table(29, family, COUNTS, 3, ONE, z=(0, 1))
     f = given_strengths.given(*t.setting(), 0.0, 1.0)
-    p, sd = 3, t.X.std(axis=0)
-    sd[0] = 1.0
+    p, mean, sd = 3, t.X.mean(axis=0), t.X.std(axis=0)
     B = np.zeros((len(t.y), 1 + 2 * 6))
     B[:, 0] = t.X[:, 2]
     for r, i in enumerate(t.codes[0]):
         B[r, 1 + 2 * i : 3 + 2 * i] = t.X[r, :2]
-    prior = np.zeros(13) if family == "gaussian" else np.concatenate([[0.0], np.tile(sd[:2] ** 2 / 2.5**2, 6)])
-    v = dense.newton(family, B, t.y, t.off, t.w, np.diag(prior))[0]
+    prior = np.zeros((12, 13))  # of intercepts where columns have their means, the shared one too, and of slopes
+    for i in range(6 if family != "gaussian" else 0):
+        prior[2 * i, [0, 1 + 2 * i, 2 + 2 * i]] = mean[[2, 0, 1]] / 2.5
+        prior[2 * i + 1, 2 + 2 * i] = sd[1] / 2.5
+    v = dense.newton(family, B, t.y, t.off, t.w, prior.T @ prior)[0]
     np.testing.assert_allclose(f.client[:, :2], v[1:].reshape(6, 2), rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(f.client[:, p - 1], v[0], rtol=1e-6, atol=1e-8)
 

@@ -44,6 +44,26 @@ def test_the_zero_of_a_column_changes_nothing(family):
     assert 0.5 < spread < 1.4  # of the models at the means: nothing of 2,015 years
 
 
+ALONE = {
+    **{name: {} for name in ("local", "clusterwise", "pooled", "own-intercept")},
+    "given-strengths": {"gamma": 0.0, "lam": 0.0},
+    "weighted-averaging": {"rounds": {"steps": 60, "batch": 4}},
+    "bias-correction": {"rounds": {"steps": 60, "batch": 4}},
+    "ditto": {"rounds": 12},
+}
+
+
+@pytest.mark.parametrize("method", ALONE)
+@pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
+def test_what_holds_models_weakly_does_not_depend_on_the_zero_or_unit_of_a_column(family, method):
+    """Ties between coefficients, as of networks, do depend on them: they are of the columns as they are."""
+    df, predicted = spread(family, 0.0), []
+    for table in (df, df.assign(x=(df["x"] + 2000.0) * 1e3, z=(df["z"] + 2000.0) * 1e3)):
+        how = {"client": "client", "cluster": "cluster", "family": family, "method": method, "splits": 0}
+        predicted.append(coterie.fit(table, "y ~ x + z", **how, **ALONE[method]).predict(table)["prediction"])
+    np.testing.assert_allclose(predicted[1], predicted[0], rtol=1e-6, atol=1e-6)
+
+
 def test_a_named_structure_is_of_the_columns_as_they_are():
     moved = pupils("gaussian").assign(year=lambda d: d["year"] + 2015.0)
     fit = coterie.fit(moved, "y ~ ses + year", client="school", method="hierarchical", covariance="two", splits=0)

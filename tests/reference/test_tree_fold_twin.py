@@ -149,10 +149,11 @@ def test_a_client_without_rows_sends_nothing():
 def test_free_nodes_are_the_limit_of_large_factors(p, z, rank, ridge):
     """With a ridge: the prior N(0, 1 / ridge) whose parent is 0. Without: least squares, shortest where open."""
     packed, A, b, _, _, z, rng = draw(30 + p, p, z, rank=rank)
-    A1, b1, drop = fold_free(packed, b, z, ridge)
+    prior = ridge**0.5 * np.eye(p)[z] if ridge else None
+    A1, b1, drop = fold_free(packed, b, z, prior)
     w, root = rng.normal(size=(len(b), p)), rng.normal(size=(len(b), p, p))
     C = root @ root.transpose(0, 2, 1)
-    theta, S = unfold_free(packed, b, z, ridge, w, np.array([literal_pack(c) for c in C]))
+    theta, S = unfold_free(packed, b, z, prior, w, np.array([literal_pack(c) for c in C]))
     s = np.setdiff1d(np.arange(p), z)
     for i in range(len(b)):
         block = A[i][np.ix_(z, z)] + ridge * np.eye(len(z))

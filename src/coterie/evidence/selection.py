@@ -175,7 +175,7 @@ def clusterpath(
     fed = InProcess(objective(clients, problem.family), clients.clusters, ids=clients.ids)
     graph = asked.similarity.network(fed, problem) if asked.edges is None else asked.edges
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
-    layout, prior = Layout.columns(setup.p, problem.personal), Prior.of(graph, problem.family)
+    layout, prior = Layout.columns(setup.p, problem.personal), Prior.of(graph, problem.family, own=setup.prior())
     tell = None if loss is None else lambda theta: loss(theta * setup.unit)
     along: dict[str, Any] = {"lam": lam, "steps": STEPS, "span": SPAN, "loss": tell, "kkt": kkt}
     return path(fed, graph, asked.p, layout=layout, unit=setup.unit, prior=prior, **along)

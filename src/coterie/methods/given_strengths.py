@@ -7,6 +7,7 @@ cluster's gamma_i.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,9 +40,10 @@ def given(
     about = problem.tree, problem.family, problem.personal, problem.intercept, problem.basis
     setup = prepare(fed, *about)
     L, client_scale = factors(fed, setup, gamma, lam, alpha)
-    s = solve(fed, setup, L, client_scale=client_scale)
+    extra = {"client_scale": client_scale, **alone(setup)}
+    s = solve(fed, setup, L, **extra)
     sigma2 = setup.residual(s.value) / setup.rows if problem.family.has_dispersion else 1.0
-    return collect(fed, setup, s, L, sigma2, client_scale=client_scale)
+    return collect(fed, setup, s, L, sigma2, **extra)
 
 
 def factors(
@@ -67,6 +69,11 @@ def factors(
     L += [_factor(setup, strengths("lam", s, k)) for s, k in zip(levels, sizes, strict=True)]
     with np.errstate(divide="ignore"):
         return L, PerRow(ties**-0.5)
+
+
+def alone(setup: Setup) -> dict[str, Any]:
+    """What holds clients that stand alone, for messages; nothing where nothing need be."""
+    return {"prior": setup.prior()} if setup.family.needs_prior else {}
 
 
 def _factor(setup: Setup, strength: Floats) -> Floats:

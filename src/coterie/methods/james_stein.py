@@ -17,7 +17,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation
 from coterie.methods import hierarchical
-from coterie.methods.given_strengths import Strength, factors
+from coterie.methods.given_strengths import Strength, alone, factors
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.penalised_tree import Setup, prepare, solve
 from coterie.numerics.arrays import Floats, Ints
@@ -52,6 +52,7 @@ def fit(
         C = learned.root_cov / np.outer(setup.unit, setup.unit) / sigma2
     else:
         L, extra["client_scale"] = factors(fed, setup, gamma, lam, alpha)  # type: ignore[arg-type]
+        extra |= alone(setup)
         s = solve(fed, setup, L, **extra)
         sigma2 = setup.residual(s.value) / setup.dof(reml=True) if problem.family.has_dispersion else 1.0
         root, C = s.positions.at[-1][0], s.inverse
@@ -76,7 +77,7 @@ def shrink(w: Floats, C: Floats, columns: Ints) -> tuple[Floats, float]:
     excess = float(values[kept].sum() / values.max()) - 2.0
     white = vectors.T[kept] @ w[columns]
     size = float(np.sum(white**2 / values[kept]))
-    factor = 1.0 - excess / size if size > excess else 0.0
+    factor = 1.0 - excess / size if size > max(excess, 0.0) else 0.0
     if excess <= 0.0 or size == 0.0:
         return w, 1.0
     moved = (factor - 1.0) * white / values[kept]

@@ -53,8 +53,8 @@ def minimum_norm(A: Floats, b: Floats, table: Floats, origin: Floats) -> tuple[F
 
 
 def weak(setup: Setup) -> Floats:
-    """The factor (1, p, p) of the family's prior standard deviation for each coefficient of the table."""
-    return np.asarray(setup.family.prior_sd * (setup.deviation * setup.units)[None], dtype=np.float64)
+    """The factor (1, p, p) of the family's prior for a model at the means of the table's columns."""
+    return np.asarray(setup.family.prior_sd * np.linalg.inv(setup.standard)[None], dtype=np.float64)
 
 
 def fit(fed: Federation, problem: GroupedProblem) -> Estimates:

@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.families import Family, family_named
 from coterie.federation import Federation, PerCluster, require_all_replies
-from coterie.methods.tree.client_work import finish, ridge
+from coterie.methods.tree.client_work import finish
 from coterie.methods.tree.penalised_tree import Basis, Setup, Solution, per_cluster
 from coterie.methods.tree.sweep import sweep_down
 from coterie.numerics.arrays import Floats, Ints, full, pack
@@ -86,7 +86,7 @@ def collect(
     """
     root = s.positions.at[-1][0]
     C = s.inverse if C is None else C
-    placed = sweep_down(setup.tree, s.swept, L[1:], setup.z, root, C, ridge(setup.family, client=False))
+    placed = sweep_down(setup.tree, s.swept, L[1:], setup.z, root, C, setup.prior(client=False))
     message: dict[str, Any] = {"w": PerCluster(placed.at[0]), "C": PerCluster(placed.cov[0])}
     scale = pack(np.outer(setup.unit, setup.unit)) * sigma2
     show = needed or getattr(fed, "reveals", True)

@@ -45,6 +45,7 @@ class SimilarityNetwork(Stepwise):
     ] = None
     # A weak prior, where outcomes may be separated
     held: Annotated[Any, Option("Curvature by which z_n is held at 0.", low=0.0, each="client")] = 0.0
+    prior: Annotated[Any, Option("What holds models of clients alone, a ``networks.objective.Prior``.")] = None
     unit: Annotated[Any, Option("Clients hold ``unit * (M x + N z_n)``.", above=0.0, each="parameter")] = 1.0
     gap: Annotated[float, Option("Relative duality gap of the proximal step.", above=0.0, high=1.0)] = 1e-8
     transport: Annotated[GradientExchange, Option("How gradients and models travel.")] = field(
@@ -82,6 +83,8 @@ class SimilarityNetwork(Stepwise):
         if received.unanswered:
             return state | {"t": t + 1}
         G = received.share[:, None] * received.g * self.unit
+        if self.prior is not None:
+            G = G + self.prior.of_models(self.layout.theta(x, Z))[1]
         moves_x, moves_z = self._moves(t)
         x = x - self._at("eta", t) * self.layout.to_shared(G.sum(axis=0)) if moves_x else x
         if moves_z:

@@ -127,7 +127,7 @@ class Fitting:
         intercept = clients.terms.index(INTERCEPT) if INTERCEPT in clients.terms else None
         basis = None
         if (matrix := orthogonal_columns(clients, personal)) is not None:
-            basis = Basis.of(clients.X, matrix, intercept)
+            basis = Basis.of(clients.X, clients.weights, matrix, intercept)
         return GroupedProblem(
             ClusterTree.of(clients), family_named(options.family), personal, intercept, single, basis
         ), auto

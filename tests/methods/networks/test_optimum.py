@@ -109,7 +109,8 @@ def test_no_penalty_is_local_and_an_infinite_one_pooled(family):
     network = Network.nearest(theta, 4, connected=True)
     problem = GroupedProblem(ClusterTree((np.zeros(1, dtype=np.int64),)), family, np.arange(3), 0)
     fed = InProcess(glm)
-    unit = prepare(fed, problem.tree, problem.family, problem.personal, 0).unit
+    setup = prepare(fed, problem.tree, problem.family, problem.personal, 0)
+    unit = setup.unit
     own, one = local.fit(fed, problem).client, pooled.fit(fed, problem).client
     held = Prior.of(network, family_named(family))
     alone = optimum(
@@ -118,7 +119,7 @@ def test_no_penalty_is_local_and_an_infinite_one_pooled(family):
         0.0,
         layout=PERSONAL,
         unit=unit,
-        prior=Prior.of(network, family_named(family), alone=True),
+        prior=Prior.of(network, family_named(family), True, setup.prior()),
         kkt=1e-9,
     )
     np.testing.assert_allclose(alone.theta * unit, own, atol=1e-6)

@@ -14,7 +14,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, require_all_replies
 from coterie.methods import pooled
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
-from coterie.methods.tree.penalised_tree import describe
+from coterie.methods.tree.penalised_tree import describe, standard_units
 from coterie.numerics.arrays import Floats
 
 
@@ -106,7 +106,12 @@ def around_pooled(fed: Federation, problem: GroupedProblem) -> tuple[Estimates, 
     metric = Metric.whitened(everyone, weight)
     if not problem.family.needs_prior:
         return everyone, metric
-    size = np.sqrt(np.maximum(square - (s["x"] / weight) ** 2, 1e-12 * square))
-    unit = np.where(size > 1e-5 * np.sqrt(square), size, np.sqrt(square))
-    loose = float(np.mean((unit[:, None] * metric.R) ** 2)) * len(unit) / problem.family.prior_sd**2
+    mean, basis = s["x"] / weight, problem.basis
+    size = np.sqrt(np.maximum(square - mean**2, 1e-12 * square))
+    unit = 1.0 / np.where(size > 1e-5 * np.sqrt(square), size, np.sqrt(square))
+    if basis is None:
+        standard = standard_units(mean, unit, problem.intercept)
+    else:
+        standard = standard_units(basis.mean, basis.unit, problem.intercept) @ basis.matrix
+    loose = float(np.mean((standard @ metric.R) ** 2)) * len(unit) / problem.family.prior_sd**2
     return everyone, replace(metric, prior=min(1.0, loose))

@@ -50,7 +50,7 @@ def fit(
     graph = asked.similarity.network(fed, problem) if asked.edges is None else asked.edges
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
     layout = Layout.columns(setup.p, problem.personal)
-    prior = Prior.of(graph, problem.family, alone=asked.lam == 0.0)
+    prior = Prior.of(graph, problem.family, asked.lam == 0.0, setup.prior())
     lam, how = float(asked.lam), dict[str, Any](layout=layout, unit=setup.unit, prior=prior)
     best = optimum(fed, graph, lam, asked.p, solver=asked.solver, **how)
     about, theta, groups = _about(graph, asked, best), best.theta, best.groups
@@ -101,7 +101,9 @@ def _about(graph: Network, asked: Asked, best: Optimum) -> dict[str, Any]:
 def _run(objective: NetworkObjective, run: Run, best: Optimum, everyone: Estimates) -> tuple[Floats, dict[str, Any]]:
     """Algorithm 6 from the pooled model, and how far it came."""
     fed, layout, unit = objective.fed, objective.layout, objective.unit
-    prior_curvature = 0.0 if objective.prior is None else objective.prior.z
+    prior, prior_curvature = objective.prior, 0.0 if objective.prior is None else objective.prior.z
+    if prior is not None and prior.alone is not None and prior.own is not None:
+        prior_curvature = prior_curvature + prior.alone * float(np.linalg.norm(prior.own, 2)) ** 2
     taking = run.transport.participation, run.transport.batch
     size = step_sizes(fed, layout, unit, run.phases is None, everyone.root, prior_curvature, *taking)
     factor = 1.0 if run.eta == "auto" else float(run.eta)
@@ -114,7 +116,8 @@ def _run(objective: NetworkObjective, run: Run, best: Optimum, everyone: Estimat
         eta=lambda t: factor * run.step(t) * size.eta,
         own=lambda t: factor * run.step(t) * size.own,
         phases=run.phases,
-        held=prior_curvature / size.weight,
+        held=0.0 if prior is None else prior.z / size.weight,
+        prior=None if prior is None or prior.alone is None else replace(prior, alone=prior.alone / size.weight),
         transport=run.transport,
     )
     start = layout.split(np.tile(everyone.root / unit, (len(fed.clients), 1)))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.families import Family
 from coterie.federation import Federation, PerRow, Replies, Site, require_all_replies, work
-from coterie.methods.tree.client_work import ridge
-from coterie.numerics.arrays import Floats, Ints, full
+from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.numerics.network.edge_norms import adjoint, penalty_and_slack, project_all
 from coterie.numerics.network.newton import Graph, PenalisedQuadratic, residuals
 from coterie.objectives.glm import GLM
@@ -60,13 +59,18 @@ class NetworkObjective:
         g, value = s["g"], float(decode_loss(s["value"].sum()))
         if np.isinf(value):  # nothing is known of its slope, which must not look like that of an optimum
             g = np.full_like(g, np.nan)
+        A = s["A"]
+        if self.prior is not None and self.prior.alone is not None:
+            more, slope, bend = self.prior.of_models(theta)
+            value, g, A = value + more, g + slope, A + bend if curved else A
         gx, gz = self.layout.to_shared(g.sum(axis=0)), self.layout.to_personal(g)
         if self.prior is not None:
-            value += 0.5 * self.prior.x * float(x @ x) + 0.5 * float(self.prior.z @ np.sum(Z**2, axis=1))
-            gx, gz = gx + self.prior.x * x, gz + self.prior.z[:, None] * Z
+            held = self.prior.z
+            value += 0.5 * self.prior.x * float(x @ x) + 0.5 * float(held @ np.sum(Z**2, axis=1))
+            gx, gz = gx + self.prior.x * x, gz + held[:, None] * Z
         weight, scale = float(s["weight"].sum()), float(np.sqrt(s["square"].sum()))
         weight = weight or 1.0
-        return Evaluation(x, Z, value + self.penalty(Z, weight), gx, gz, s["A"], scale or 1.0, weight)
+        return Evaluation(x, Z, value + self.penalty(Z, weight), gx, gz, A, scale or 1.0, weight)
 
     def graph(self, weight: float) -> Graph:
         """Edges, and what their duals are bounded by, for a weight of all rows."""
@@ -129,19 +133,36 @@ def derivatives(site: Site, unit: Floats, theta: Floats, curved: bool = True) ->
 
 @dataclass(frozen=True)
 class Prior:
-    """Adds ``1/2 x |x|^2 + sum_n 1/2 z_n |z_n|^2`` to the summed losses."""
+    """Adds ``1/2 x |x|^2 + sum_n 1/2 z_n |z_n|^2 + 1/2 sum_n alone_n |own @ theta_n|^2`` to the summed losses."""
 
     z: Floats
     x: float
+    alone: Floats | None = None  # (n,)
+    own: Floats | None = None  # (q, d)
 
     @classmethod
-    def of(cls, network: Network, family: Family, alone: bool = False) -> Prior:
+    def of(cls, network: Network, family: Family, alone: bool = False, own: Floats | None = None) -> Prior:
         """Outcomes that a client separates would take it to infinity, so each has a normal prior around 0.
 
         A client without neighbours, or ``alone``, is held by that of `local`, standard deviation 2.5; the clients of a
         larger component together by that of `pooled`, whose precision of 1e-9 matters where the whole component is
-        separated only. A Gaussian outcome needs none.
+        separated only. A Gaussian outcome needs none. ``own`` (``Setup.prior``) holds a client that is alone at
+        the means of columns, and not where they are zero.
         """
         size = np.bincount(network.components)[network.components]
-        root = family.root_precision
-        return cls(np.where((size == 1) | alone, ridge(family), root / size), root)
+        root, apart = family.root_precision, (size == 1) | alone
+        if own is None:
+            return cls(np.where(apart, family.prior_sd**-2, root / size), root)
+        return cls(np.where(apart, 0.0, root / size), root, apart.astype(np.float64), own)
+
+    def joined(self, labels: Ints) -> Prior:
+        """That of groups of clients."""
+        alone = None if self.alone is None else np.bincount(labels, self.alone).astype(np.float64)
+        return replace(self, z=np.bincount(labels, self.z).astype(np.float64), alone=alone)
+
+    def of_models(self, theta: Floats) -> tuple[float, Floats, Floats]:
+        """Value, gradient (n, d) and packed Hessians (n, P) of what holds clients alone."""
+        if self.alone is None or self.own is None:
+            return 0.0, np.zeros_like(theta), np.zeros((len(theta), 0))
+        u, held = theta @ self.own.T, self.alone[:, None]
+        return 0.5 * float(held[:, 0] @ np.sum(u**2, axis=1)), held * (u @ self.own), held * pack(self.own.T @ self.own)

@@ -96,7 +96,7 @@ def _as_one(at: NetworkObjective, x: Floats, Z: Floats, kkt: float) -> Optimum:
     """One model for every component, from sums over its clients."""
     network, layout, labels = at.network, at.layout, at.network.components
     k, size = int(labels.max()) + 1, np.bincount(labels)
-    prior = None if at.prior is None else Prior(np.bincount(labels, at.prior.z).astype(np.float64), at.prior.x)
+    prior = None if at.prior is None else at.prior.joined(labels)
     mean = np.stack([np.bincount(labels, z) / size for z in Z.T], axis=1) if layout.d2 else Z[:k]
     nobody = Network(k, np.empty((0, 2), dtype=np.int64), np.empty(0))
     one = replace(at, network=nobody, lam=0.0, p=2.0, prior=prior, labels=labels)
@@ -224,16 +224,37 @@ AT = "network theta"
 
 
 @work
-def client_minimiser(site: Site, unit: Floats, target: Floats, rho: float) -> dict[str, Floats]:
-    """Each client's minimiser of its loss and ``rho/2 |theta - target|^2``, from its last one."""
+def client_minimiser(
+    site: Site, unit: Floats, target: Floats, rho: float, alone: Floats | None = None, own: Floats | None = None
+) -> dict[str, Floats]:
+    """Each client's minimiser of its loss and ``rho/2 |theta - target|^2``, from its last one.
+
+    A client that is ``alone`` (m,) is held by ``|own @ theta|^2 / 2`` besides.
+    """
     m, d = target.shape
     root = rho**0.5
-    start = root * (site.state.get(AT, target) - target)
     everyone, all_columns = np.arange(m, dtype=np.int64), np.arange(d, dtype=np.int64)
+    if alone is not None and own is not None and alone.any():
+        return _held_minimiser(site, unit, target, rho * np.eye(d) + alone[:, None, None] * (own.T @ own), rho)
+    start = root * (site.state.get(AT, target) - target)
     L, which = np.eye(d)[None] / root, np.zeros(m, dtype=np.int64)
     u = site.objective.modes(unit, L, which, all_columns, np.ascontiguousarray(target), everyone, start)[3]
     site.count(m)
     site.state[AT] = target + u / root
+    return {"theta": site.state[AT]}
+
+
+def _held_minimiser(site: Site, unit: Floats, target: Floats, H: Floats, rho: float) -> dict[str, Floats]:
+    """The same where what is added to a client's loss has the curvature H (m, d, d)."""
+    m, d = target.shape
+    target = np.ascontiguousarray(np.linalg.solve(H, rho * target[:, :, None])[:, :, 0])
+    root = np.linalg.cholesky(H)
+    L = np.ascontiguousarray(np.linalg.inv(root).transpose(0, 2, 1))
+    start = np.einsum("mji,mj->mi", root, site.state.get(AT, target) - target)
+    everyone, all_columns = np.arange(m, dtype=np.int64), np.arange(d, dtype=np.int64)
+    u = site.objective.modes(unit, L, everyone, all_columns, target, everyone, start)[3]
+    site.count(m)
+    site.state[AT] = target + np.einsum("mij,mj->mi", L, u)
     return {"theta": site.state[AT]}
 
 
@@ -254,12 +275,14 @@ def admm(at: NetworkObjective, x: Floats, Z: Floats, kkt: float) -> Descent:
     y, prox, U = np.zeros((at.network.n, at.layout.d)), None, np.zeros((len(at.network.edges), at.layout.d2))
     residual = at.kkt(here, U)
     prior_curvature = np.zeros(at.network.n) if at.prior is None else at.prior.z
+    held: dict[str, Any] = {}
+    if at.prior is not None and at.prior.alone is not None and at.prior.alone.any():
+        held = {"alone": PerRow(at.prior.alone), "own": at.prior.own}
     while residual > kkt and exchanges < ROUNDS:
         for _ in range(CHECK_EVERY):
             before = at.layout.theta(x, Z)
-            theta = require_all_replies(at.fed.ask(client_minimiser, unit=at.unit, target=PerRow(before - y), rho=rho))[
-                "theta"
-            ]
+            asked = at.fed.ask(client_minimiser, unit=at.unit, target=PerRow(before - y), rho=rho, **held)
+            theta = require_all_replies(asked)["theta"]
             exchanges += 1
             V = theta + y
             x = V[:, shared].sum(axis=0) / (at.network.n + (0.0 if at.prior is None else at.prior.x / rho))

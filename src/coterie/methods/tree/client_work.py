@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from coterie.families import Family
 from coterie.federation import Site, work
 from coterie.methods.tree.sweep import fold_free, unfold_free
 from coterie.numerics import tree_fold
@@ -19,11 +18,6 @@ from coterie.objectives.constants import expand_glm
 from coterie.objectives.mean_loss import OVERFLOW, encode_loss, overflowed
 
 Reply = dict[str, Any]
-
-
-def ridge(family: Family, client: bool = True) -> float:
-    """Precision that holds a client (or a cluster) that stands alone, in standard units."""
-    return float(family.prior_sd**-2) if client else family.root_precision
 
 
 def client_factors(site: Site, L: Floats, client_scale: Floats | None = None) -> tuple[Floats, Ints]:
@@ -47,17 +41,25 @@ def clients_alone(site: Site, client_scale: Floats | None) -> Bools:
     return np.zeros(len(site), dtype=bool) if client_scale is None else np.isinf(client_scale)
 
 
-def fold(site: Site, L: Floats, which: Ints, z: Ints, alone: Bools) -> tuple[Floats, Floats, Floats, Floats]:
+def fold(
+    site: Site, L: Floats, which: Ints, z: Ints, alone: Bools, prior: Floats | None
+) -> tuple[Floats, Floats, Floats, Floats]:
     """What is left of clients' quadratics once their own deviations are minimised out: A, b, a constant, log|H|."""
     A, b = site.state["A"], site.state["b"]
     A1, b1, drop, logdet = tree_fold.fold(A, b, L, which, z)
     if alone.any():
-        A1[alone], b1[alone], drop[alone] = fold_free(A[alone], b[alone], z, ridge(site.objective.family))
+        A1[alone], b1[alone], drop[alone] = fold_free(A[alone], b[alone], z, prior)
     return A1, b1, drop, logdet
 
 
 def unfold(
-    site: Site, L: Floats, z: Ints, w: Floats, C: Floats, client_scale: Floats | None = None
+    site: Site,
+    L: Floats,
+    z: Ints,
+    w: Floats,
+    C: Floats,
+    client_scale: Floats | None = None,
+    prior: Floats | None = None,
 ) -> tuple[Floats, Floats]:
     """Clients' parameters (m, p) under their clusters', and packed covariances (m, P)."""
     A, b, parent, alone = site.state["A"], site.state["b"], site.clusters, clients_alone(site, client_scale)
@@ -65,18 +67,25 @@ def unfold(
     theta, _, S = tree_fold.unfold(A, b, L, which, z, w, C, parent)
     if alone.any():
         above = w[parent[alone]], C[parent[alone]]
-        theta[alone], S[alone] = unfold_free(A[alone], b[alone], z, ridge(site.objective.family), *above)
+        theta[alone], S[alone] = unfold_free(A[alone], b[alone], z, prior, *above)
     return theta, S
 
 
 @work
 def fold_messages(
-    site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, client_scale: Floats | None = None, free: bool = False
+    site: Site,
+    unit: Floats,
+    z: Ints,
+    L: Floats,
+    w: Floats,
+    client_scale: Floats | None = None,
+    free: bool = False,
+    prior: Floats | None = None,
 ) -> Reply:
     """Each client's quadratic in its cluster's parameters, its own deviation minimised (and integrated) out at w.
 
-    ``client_scale`` (m,) multiplies L; a client where it is infinite stands alone. A client whose numbers overflow at w
-    sends no quadratic, and ``OVERFLOW`` for its value.
+    ``client_scale`` (m,) multiplies L; a client where it is infinite stands alone, held by ``|prior @ theta|^2``
+    (``Setup.prior``). A client whose numbers overflow at w sends no quadratic, and ``OVERFLOW`` for its value.
     """
     client_scale = free_scale(site, z, free, client_scale)
     L, which = client_factors(site, L, client_scale)
@@ -85,12 +94,14 @@ def fold_messages(
         value = site.state["c"]
     else:
         parent = site.clusters
-        if alone.any():  # held around 0, wherever the cluster is
+        if prior is not None and alone.any():  # held around 0, wherever the cluster is
             L, w, parent = L.copy(), np.concatenate([w, w]), parent + len(w) * alone
-            L[alone], w[len(w) // 2 :, z] = family.prior_sd * np.eye(len(z)), 0.0
+            L[alone] = own = np.linalg.inv(prior[:, z])
+            w[len(w) // 2 :, z] = 0.0
+            w[len(w) // 2 :, z] = -(w[len(w) // 2 :] @ prior.T) @ own.T
         modes = site.objective.modes(unit, L, which, z, w, parent, site.state["u"])
         site.state["A"], site.state["b"], value, site.state["u"] = modes
-    A1, b1, drop, logdet = fold(site, L, which, z, alone)
+    A1, b1, drop, logdet = fold(site, L, which, z, alone, prior)
     value = value - drop if family.is_quadratic else value
     if (over := overflowed(A1, b1, value, logdet)).any():
         A1[over], b1[over], logdet[over], value = 0.0, 0.0, 0.0, np.where(over, OVERFLOW, value)
@@ -116,6 +127,7 @@ def finish(
     unit: Floats | None = None,
     origin: Floats | None = None,
     free: bool = False,
+    prior: Floats | None = None,
 ) -> Reply:
     """Every client solves for its own parameters, and keeps them.
 
@@ -123,7 +135,7 @@ def finish(
     owner of all the data (``show``). Otherwise it keeps them in the units of the table, as "coefficients" (``origin +
     unit * theta``) and "cov".
     """
-    theta, S = unfold(site, L, z, w, C, free_scale(site, z, free, client_scale))
+    theta, S = unfold(site, L, z, w, C, free_scale(site, z, free, client_scale), prior)
     site.state["theta"] = theta
     S *= scale
     if show or unit is None or origin is None:
@@ -133,18 +145,20 @@ def finish(
 
 
 @work
-def fold_expansion(site: Site, z: Ints, L: Floats, client_scale: Floats) -> Reply:
+def fold_expansion(site: Site, z: Ints, L: Floats, client_scale: Floats, prior: Floats | None = None) -> Reply:
     """Each client's quadratic in its cluster's parameters."""
     L, which = client_factors(site, L, client_scale)
-    A1, b1, _, _ = fold(site, L, which, z, clients_alone(site, client_scale))
+    A1, b1, _, _ = fold(site, L, which, z, clients_alone(site, client_scale), prior)
     return {"A": A1, "b": b1}
 
 
 @work
-def solve_expansion(site: Site, z: Ints, L: Floats, w: Floats, client_scale: Floats) -> Reply:
+def solve_expansion(
+    site: Site, z: Ints, L: Floats, w: Floats, client_scale: Floats, prior: Floats | None = None
+) -> Reply:
     """Each client's parameters under its cluster's, and what they gain on those at which its quadratic was taken."""
     A = site.state["A"]
-    theta, _ = unfold(site, L, z, w, np.zeros((len(w), A.shape[1])), client_scale)
+    theta, _ = unfold(site, L, z, w, np.zeros((len(w), A.shape[1])), client_scale, prior)
     d = theta - site.state.get("expanded at", theta)
     site.state["theta"] = theta
     return {"gain": np.einsum("mi,mij,mj->m", d, full(A), d)}

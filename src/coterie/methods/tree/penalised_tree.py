@@ -16,7 +16,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.families import Family, family_named
 from coterie.federation import Federation, PerCluster, Site, Sums, require_all_replies, work
-from coterie.methods.tree.client_work import Reply, fold_messages, ridge
+from coterie.methods.tree.client_work import Reply, fold_messages
 from coterie.methods.tree.sweep import Positions, Swept, place, sweep_down, sweep_up
 from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.objectives.mean_loss import LIMIT
@@ -53,9 +53,10 @@ class Basis:
     mean: Floats  # (p,) of the table's columns
 
     @classmethod
-    def of(cls, X: Floats, matrix: Floats, intercept: int | None) -> Basis:
-        """Of the columns of X (n, p)."""
-        mean, sd = X.mean(axis=0), X.std(axis=0)
+    def of(cls, X: Floats, weights: Floats, matrix: Floats, intercept: int | None) -> Basis:
+        """Of the columns of X (n, p), whose rows count by ``weights`` (n,)."""
+        mean = weights @ X / weights.sum()
+        sd = np.sqrt(weights @ np.square(X - mean) / weights.sum())
         unit = 1.0 / np.where(sd > 0.0, sd, np.abs(mean))
         if intercept is not None:
             unit[intercept] = 1.0
@@ -78,6 +79,22 @@ class Setup:
     square: float = 0.0
     mean: Floats = field(default_factory=lambda: np.empty(0))
     basis: Basis | None = None
+    # (p, p), takes what is solved for to standard units of the table, with the intercept at the columns' means
+    standard: Floats = field(default_factory=lambda: np.empty((0, 0)))
+
+    def prior(self, client: bool = True) -> Floats | None:
+        """P (q, p), where ``|P theta|^2`` holds a client (or a cluster) that stands alone; None where nothing need be.
+
+        It is around 0 where the columns have their means, so that no model depends on where a column has its zero.
+        """
+        if not self.family.needs_prior:
+            return None
+        return self.standard[self.z] * (1.0 / self.family.prior_sd if client else self.family.root_precision**0.5)
+
+    @property
+    def root_prior(self) -> Floats:
+        """The same of the root, as a precision (p, p)."""
+        return np.asarray(self.family.root_precision * self.standard.T @ self.standard)
 
     def residual(self, value: float) -> float:
         """A Gaussian sum of squared residuals, not below the rounding of the squares that it is left of."""
@@ -139,7 +156,7 @@ def prepare(
     fed: Federation, tree: ClusterTree, family: Family | str, z: Ints, intercept: int | None, basis: Basis | None = None
 ) -> Setup:
     """Agree on units (two exchanges): columns by their standard deviation, y less its mean given an intercept."""
-    family = family_named(family)
+    family, ones = family_named(family), intercept
     if basis is not None and intercept is not None and np.count_nonzero(basis.matrix[:, intercept]) > 1:
         intercept = None  # no column is constant
     s = require_all_replies(fed.total(describe))
@@ -153,7 +170,18 @@ def prepare(
     square = float(require_all_replies(fed.total(summarise, unit=unit, shift=shift, personal=len(z)))["square"])
     rows, constant = float(s["rows"]), float(s["constant"])
     centre = mean * unit if basis is None else basis.mean * basis.unit
-    return Setup(tree, family, z, unit, shift, rows, constant, intercept, square, centre, basis)
+    standard = standard_units(mean, unit, ones) * unit
+    if basis is not None:
+        standard = standard_units(basis.mean, basis.unit, ones) @ basis.matrix * unit
+    return Setup(tree, family, z, unit, shift, rows, constant, intercept, square, centre, basis, standard)
+
+
+def standard_units(mean: Floats, unit: Floats, intercept: int | None) -> Floats:
+    """Takes coefficients of columns to standard units, with the intercept where columns have their means, (p, p)."""
+    to = np.diag(1.0 / unit)
+    if intercept is not None:
+        to[intercept] = mean / mean[intercept]
+    return to
 
 
 MOST = 1000  # exchanges of one solve: far more than Newton needs, so that no data can keep it for ever
@@ -197,7 +225,7 @@ def solve(
     """
     if setup.family.is_quadratic:
         return _squares(fed, setup, L, root, extra)
-    prior = ridge(setup.family, client=False)
+    prior, root_prior = setup.prior(client=False), setup.root_prior
     here = start or place(setup.tree, np.zeros(setup.p) if root is None else root, L[1:], setup.z)
     best, base, t, last = np.inf, here, 1.0, np.inf
     solution: Solution | None = None
@@ -205,10 +233,10 @@ def solve(
         sums = ask_up(fed, setup, L[0], here.at[0], **extra)
         swept = sweep_up(setup.tree, sums["A"], sums["b"], L[1:], setup.z, prior)
         value, logdet = float(sums["value"].sum()), float(sums["logdet"].sum()) + swept.logdet
-        value += here.penalty + prior * float(np.sum(here.at[-1] ** 2))
+        value += here.penalty + float(here.at[-1][0] @ root_prior @ here.at[-1][0])
         if not abs(value) < LIMIT:  # a client's curvature may overflow before its value does
             value = np.inf
-        swept.A[-1][0] += prior * pack(np.eye(setup.p))
+        swept.A[-1][0] += pack(root_prior)
         if solution is not None and not value <= best + 1e-9 * (1.0 + abs(best)) and t > 1e-12:
             t *= 0.5 if np.isfinite(value) else 0.1  # the quadratic promised too much: go back part of the way
             here = base.towards(solution.positions, t)
@@ -237,7 +265,7 @@ def solve(
 def _squares(fed: Federation, setup: Setup, L: list[Floats], root: Floats | None, extra: dict[str, Any]) -> Solution:
     """A Gaussian tree is one quadratic, solved by one sweep up; nobody asks yet where the nodes below the root are."""
     sums = ask_up(fed, setup, L[0], np.zeros((setup.tree.sizes[0], setup.p)), **extra)
-    swept = sweep_up(setup.tree, sums["A"], sums["b"], L[1:], setup.z, ridge(setup.family, client=False))
+    swept = sweep_up(setup.tree, sums["A"], sums["b"], L[1:], setup.z)
     minimiser, inverse = swept.root()
     w = minimiser if root is None else root
     value = float(sums["value"].sum()) - swept.drop - float(2.0 * swept.b[-1][0] @ w - w @ full(swept.A[-1][0]) @ w)

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, PerRow, require_all_replies
-from coterie.methods.given_strengths import Strength, factors
+from coterie.methods.given_strengths import Strength, alone, factors
 from coterie.methods.problem_and_estimates import GroupedProblem
-from coterie.methods.tree.client_work import expand_loss, fold_expansion, held_out_loss, reveal, ridge, solve_expansion
+from coterie.methods.tree.client_work import expand_loss, fold_expansion, held_out_loss, reveal, solve_expansion
 from coterie.methods.tree.penalised_tree import Setup, prepare, solve
 from coterie.methods.tree.sweep import Positions, sweep_down, sweep_up
 from coterie.methods.tree.variances import Variances
@@ -117,7 +117,7 @@ class _Path:
                 break
             require_all_replies(self.fed.total(expand_loss, unit=self.setup.unit))
             most, reads = 0.5 * gain, reads + 1
-        solve(self.fed, self.setup, L, client_scale=client_scale)
+        solve(self.fed, self.setup, L, client_scale=client_scale, **alone(self.setup))
         self.solve_expansions(L, client_scale)
         require_all_replies(self.fed.total(expand_loss, unit=self.setup.unit))
         self.warm = True
@@ -125,11 +125,11 @@ class _Path:
 
     def solve_expansions(self, L: list[Floats], client_scale: PerRow) -> tuple[Positions, float]:
         """Solve the tree over the clients' quadratics; where its nodes are, and what the clients gain by it."""
-        setup, prior = self.setup, ridge(self.setup.family, client=False)
-        sent: dict[str, Any] = {"z": setup.z, "L": L[0], "client_scale": client_scale}
+        setup, prior = self.setup, self.setup.prior(client=False)
+        sent: dict[str, Any] = {"z": setup.z, "L": L[0], "client_scale": client_scale, **alone(setup)}
         sums = require_all_replies(self.fed.total(fold_expansion, by="cluster", **sent))
         swept = sweep_up(setup.tree, sums["A"], sums["b"], L[1:], setup.z, prior)
-        swept.A[-1][0] += prior * pack(np.eye(setup.p))
+        swept.A[-1][0] += pack(setup.root_prior)
         w, inverse = swept.root()
         at = sweep_down(setup.tree, swept, L[1:], setup.z, w, 0.0 * inverse, prior)
         return at, float(require_all_replies(self.fed.total(solve_expansion, w=PerCluster(at.at[0]), **sent))["gain"])

@@ -76,18 +76,18 @@ def place(tree: ClusterTree, w: Floats, L: list[Floats], z: Ints, u: list[Floats
     return Positions(at, [np.zeros((len(a), len(w) * (len(w) + 1) // 2)) for a in at], u)
 
 
-def sweep_up(tree: ClusterTree, A: Floats, b: Floats, L: list[Floats], z: Ints, ridge: float = 0.0) -> Swept:
+def sweep_up(tree: ClusterTree, A: Floats, b: Floats, L: list[Floats], z: Ints, prior: Floats | None = None) -> Swept:
     """Fold the clients' sums, A (k, P) and b (k, p) at the finest level, up to the root.
 
     ``L[l]`` is (1, q, q) for all nodes of a level or (k_l, q, q); a node whose L is infinite stands alone, held by
-    ``ridge`` only (``fold_free``).
+    ``prior`` only (``fold_free``).
     """
     As, bs, drop, logdet = [A], [b], 0.0, 0.0
     for level in range(len(tree.parents)):
         Ll, alone, which = node_factors(L[level], len(A))
         A1, b1, dropped, logs = tree_fold.fold(A, b, Ll, which, z)
         if alone.any():
-            A1[alone], b1[alone], dropped[alone] = fold_free(A[alone], b[alone], z, ridge)
+            A1[alone], b1[alone], dropped[alone] = fold_free(A[alone], b[alone], z, prior)
             logs[alone] = 0.0
         drop += float(dropped.sum())
         logdet += float(logs.sum())
@@ -98,7 +98,7 @@ def sweep_up(tree: ClusterTree, A: Floats, b: Floats, L: list[Floats], z: Ints, 
 
 
 def sweep_down(
-    tree: ClusterTree, swept: Swept, L: list[Floats], z: Ints, w: Floats, C: Floats, ridge: float = 0.0
+    tree: ClusterTree, swept: Swept, L: list[Floats], z: Ints, w: Floats, C: Floats, prior: Floats | None = None
 ) -> Positions:
     """Solve every node above the clients, given the root's value w (p,) and covariance C (p, p)."""
     at, cov = [w[None]], [pack(C)[None]]
@@ -110,8 +110,8 @@ def sweep_down(
         theta, ul, S = tree_fold.unfold(A, b, Ll, which, z, at[0], cov[0], parent)
         if alone.any():
             here = at[0][parent[alone]], cov[0][parent[alone]]
-            theta[alone], S[alone] = unfold_free(A[alone], b[alone], z, ridge, *here)
-            ul[alone] = theta[alone][:, z] * ridge**0.5
+            theta[alone], S[alone] = unfold_free(A[alone], b[alone], z, prior, *here)
+            ul[alone] = 0.0 if prior is None else theta[alone] @ prior.T
         at.insert(0, theta)
         cov.insert(0, S)
         u.insert(0, ul)
@@ -125,13 +125,13 @@ def node_factors(L: Floats, nodes: int) -> tuple[Floats, npt.NDArray[np.bool_], 
     return np.where(infinite[:, None, None], 0.0, L), infinite[which], which
 
 
-def fold_free(A: Floats, b: Floats, z: Ints, ridge: float) -> tuple[Floats, Floats, Floats]:
+def fold_free(A: Floats, b: Floats, z: Ints, prior: Floats | None) -> tuple[Floats, Floats, Floats]:
     """``tree_fold.fold`` of nodes that nothing ties to their parents (infinite L): A1 (m, P), b1 (m, p) and drop (m,).
 
-    Only the columns that are not personal send anything up. ``ridge`` is the precision of a prior around 0 that keeps a
-    node of a GLM finite; without it, the shortest solution is taken where rows do not determine a node's own columns.
+    Only the columns that are not personal send anything up. ``|prior @ theta|^2``, (q, p), keeps a GLM finite;
+    without it, the shortest solution is taken where rows do not determine a node's own columns.
     """
-    whole, inverse, others = _free_parts(A, z, ridge)
+    whole, inverse, others = _free_parts(A, z, prior)
     K = inverse @ others
     A1 = whole - others.transpose(0, 2, 1) @ K
     b1 = b - np.einsum("mqp,mq->mp", K, b[:, z])
@@ -139,9 +139,9 @@ def fold_free(A: Floats, b: Floats, z: Ints, ridge: float) -> tuple[Floats, Floa
     return pack(A1), b1, np.einsum("mi,mij,mj->m", b[:, z], inverse, b[:, z])
 
 
-def unfold_free(A: Floats, b: Floats, z: Ints, ridge: float, w: Floats, C: Floats) -> tuple[Floats, Floats]:
+def unfold_free(A: Floats, b: Floats, z: Ints, prior: Floats | None, w: Floats, C: Floats) -> tuple[Floats, Floats]:
     """Values (m, p) and covariances (m, P) of such nodes, given their parents' w (m, p) and C (m, P)."""
-    _, inverse, others = _free_parts(A, z, ridge)
+    _, inverse, others = _free_parts(A, z, prior)
     K = inverse @ others
     theta, T = w.copy(), np.tile(np.eye(w.shape[1]), (len(w), 1, 1))
     theta[:, z] = np.einsum("mij,mj->mi", inverse, b[:, z]) - np.einsum("mqp,mp->mq", K, w)
@@ -151,12 +151,12 @@ def unfold_free(A: Floats, b: Floats, z: Ints, ridge: float, w: Floats, C: Float
     return theta, pack(S)
 
 
-def _free_parts(A: Floats, z: Ints, ridge: float) -> tuple[Floats, Floats, Floats]:
+def _free_parts(A: Floats, z: Ints, prior: Floats | None) -> tuple[Floats, Floats, Floats]:
     """A in full, the inverse of its personal block (m, q, q), and personal by other columns (m, q, p)."""
-    whole = full(A)
+    whole = full(A) if prior is None else full(A) + prior.T @ prior
     others = whole[:, z].copy()
     others[:, :, z] = 0.0
-    block = whole[:, z[:, None], z] + ridge * np.eye(len(z))
+    block = whole[:, z[:, None], z]
     size = np.sqrt(np.einsum("mii->mi", block))
     size = np.where(size > 0.0, size, 1.0)[:, :, None] * np.where(size > 0.0, size, 1.0)[:, None, :]
     return whole, np.asarray(np.linalg.pinv(block / size, rcond=1e-10, hermitian=True)) / size, others
