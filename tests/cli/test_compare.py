@@ -60,6 +60,12 @@ def test_a_configuration_of_a_table_and_methods_by_name(folder):
     pd.testing.assert_frame_equal(package.load("model").client_coefficients, expected.client_coefficients)
 
 
+def test_a_report_in_a_folder_that_is_not_there_is_refused_before_any_work(folder):
+    ran = coterie(*ARGUMENTS, "--report", "nowhere/r.html", "--out", "t.csv")
+    assert ran.code == 2 and "there is no folder" in ran.message
+    assert not (folder / "t.csv").exists()
+
+
 def test_given_strengths_are_compared_too():
     ran = coterie(*ARGUMENTS, "--gamma", "0.1,1,10", "--splits", "2")
     assert ran.code == 0

@@ -161,6 +161,8 @@ def check_page(out: Path, inputs: Iterable[Path], force: bool) -> None:
         raise CoterieError(f"'{out}' is a folder; name a file that ends in .html.")
     if out.suffix.lower() not in (".html", ".htm"):
         raise CoterieError(f"'{out.name}' does not end in .html; the report is a page for a browser.")
+    if not (above := out.absolute().parent).is_dir():
+        raise CoterieError(f"'{out}' cannot be written: there is no folder '{above}'.")
     need_room(out, inputs, force, our_page)
 
 

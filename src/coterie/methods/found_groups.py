@@ -81,3 +81,7 @@ class FoundGroups(GroupSGD):
     def models(self, fed: Federation, state: State) -> Any:
         """Every client's model: see ``GroupSGD.models``."""
         return self.known(state["group"]).models(fed, state)
+
+    def measure(self, fed: Federation, state: State) -> dict[str, float]:
+        """What the groups that were found share, and do not: see ``GroupSGD.measure``."""
+        return self.known(state["group"]).measure(fed, state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import coterie
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.growth import Growth, bounded_gradient, look, point
@@ -59,3 +60,11 @@ def test_clients_with_more_rows_are_looked_at_in_drawn_ones(rows):
     whole, drawn = gradient(o, theta, Draws(keys, zero)), gradient(o, theta, Draws(keys, zero, min(rows, 99)))
     np.testing.assert_allclose(found, np.where(many[:, None], drawn, whole), rtol=1e-12, atol=1e-15)
     assert many.any() == (rows < 10**6)
+
+
+def test_groups_that_are_found_are_looked_at_like_known_ones():
+    rows = {"partition": "rotated", "clients": 12, "rows": 600}
+    found = coterie.fit("digits", coterie.Torch("softmax"), method="found-groups", partition=rows, rounds=1)
+    groups = len(set(found.group.tolist()))
+    looked = found.run.curve[-1]
+    assert groups > 1 and all(looked[f"growth_{g + 1}"] >= 0.0 for g in range(groups))
