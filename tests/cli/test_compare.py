@@ -56,6 +56,8 @@ def test_a_configuration_of_a_table_and_methods_by_name(folder):
     assert "Which model is best for every" in (folder / "r.html").read_text()
     ran = coterie("fit", "call.toml", "--out", "model")
     assert (ran.code, ran.err) == (0, "")
+    for option in ("--resume", "--strict"):
+        assert f"leave out {option}" in coterie("fit", "call.toml", option).message
     expected = package.fit(package.read_table("table.csv", ["school"]), "score ~ hours", "school", splits=1)
     pd.testing.assert_frame_equal(package.load("model").client_coefficients, expected.client_coefficients)
 

@@ -36,7 +36,8 @@ NETS = [
     ({"partition": "iid"}, "The rows have clients, and partition 'iid' would deal them to others"),
     ({"partition": {"partition": "shards", "shards": 2}}, "leave partition out"),
     ({"partition": {"column": "town", "clients": 3}}, "clients of partition changes nothing"),
-    ({"method": "group-models"}, "needs known groups"),
+    ({"method": "group-models"}, "needs known groups: say group"),
+    ({"method": "fedper", "personal": [3]}, "personal must be a list of texts, not [3]"),
 ]
 
 
@@ -108,6 +109,22 @@ def test_nothing_is_trained_before_a_method_that_cannot_be_is_refused(method, op
     monkeypatch.setattr(training_comparison, "train", lambda *_: pytest.fail("trained before it was refused"))
     with pytest.raises(CoterieError, match=message):
         coterie.compare((X, Y, CLIENT), Torch("softmax"), methods=["fedavg", method], rounds=1, **options)
+
+
+def test_models_of_what_was_in_memory_say_how_they_are_loaded(tmp_path):
+    nn = pytest.importorskip("torch.nn")
+
+    def loss(outputs, targets):
+        return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    net = nn.Linear(3, 2)
+    coterie.fit((X, Y), Torch(net), CLIENT, method="fedavg", rounds=1).save(tmp_path / "a")
+    with pytest.raises(CoterieError, match="give it in the call, as model="):
+        coterie.load(tmp_path / "a").predict(X[:2], "bern")
+    assert coterie.load(tmp_path / "a", model=net).predict(X[:2], "bern").shape == (2,)
+    coterie.fit((X, Y), Torch(net, loss), CLIENT, method="fedavg", rounds=1).save(tmp_path / "b")
+    with pytest.raises(CoterieError, match="write it into a module"):
+        coterie.load(tmp_path / "b", model=net).predict(X[:2], "bern")
 
 
 def test_clients_that_are_numbers_are_named_by_numbers():

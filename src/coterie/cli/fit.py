@@ -133,6 +133,7 @@ def kind_of(context: typer.Context, rows: Path, outputs: set[str]) -> str:
     kind, what, own = "table", "a table", known - nets.OWN - sites.OWN
     if rows.suffix.lower() == ".toml":
         kind, what, own = "configuration", all_of_it, {"table", *outputs}
+        own -= set() if of_nets(rows) else nets.OWN
     elif is_federation(rows):
         kind, what, own = "federation", "the folder of a federation", known - nets.OWN - sites.NOT_HERE
     typed = {one.name: max(one.opts, key=len) for one in context.command.params}

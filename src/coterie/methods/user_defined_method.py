@@ -57,9 +57,12 @@ class Permitted:
     def get(self, path: str, what: str, folder: Path | None = None) -> Any:
         """What an import path names; a CoterieError unless the caller named it in the call, and it did not change."""
         if path not in self.given and path not in self.allow:
+            model = what.endswith("model")
+            remedy = f"if you trust it, name it in the call, with allow=[...]{' or as model=' * model}"
+            if " " in path:  # it was in memory, and has no import path
+                remedy = "give it in the call, as model=" if model else "write it into a module, and train again"
             raise CoterieError(
-                f"{what} '{path}' is code that is not coterie's, and a file that is read chooses none: if you trust "
-                f"it, name it in the call, with allow=[...]{' or as model=' * what.endswith('model')}."
+                f"{what} '{path}' is code that is not coterie's, and a file that is read chooses none: {remedy}."
             )
         made = self.given[path] if path in self.given else named(path, what, folder)
         if not self.changed and digest(made) != self.digests.get(path):

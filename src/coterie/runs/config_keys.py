@@ -74,8 +74,8 @@ class Torch:
     path: Annotated[
         Any, Option("softmax, a net of the package, or package.module:function.", what=_CODE, read=code)
     ] = "softmax"
-    args: Annotated[dict[str, Any], Option("Arguments of the function.")] = field(default_factory=dict)
     loss: Annotated[Any, Option("A name, or package.module:function.", what=_CODE, read=code)] = "cross_entropy"
+    args: Annotated[dict[str, Any], Option("Arguments of the function.")] = field(default_factory=dict)
     score: Annotated[Any, Option("What is compared: package.module:function.", what=_CODE, read=optional(code))] = None
     greater_is_better: Annotated[bool | None, Option("Of a score of one's own.")] = None
     dtype: Annotated[Literal["float32", "float64", "bfloat16"], Option("Of the parameters.")] = "float32"

@@ -27,7 +27,7 @@ from coterie.objectives.parameters import has_finite_gradient, layer_sizes
 from coterie.objectives.softmax import Softmax
 from coterie.runs.config import Config, called
 from coterie.runs.config_keys import section
-from coterie.runs.in_memory import Held
+from coterie.runs.in_memory import MARK
 from coterie.runs.scores import Rule, Scores
 from coterie.runs.training_data import Federated, federated
 
@@ -197,7 +197,7 @@ def network(config: Config) -> Any:
     path, args = config.model["path"], config.model["args"]
     if ":" in path:
         made = _found(config, path, "The model")
-        if isinstance(path, Held) and hasattr(made, "state_dict") and not isinstance(made, type):
+        if path.startswith(MARK) and hasattr(made, "state_dict") and not isinstance(made, type):
             if args:
                 raise CoterieError("The model is a module already, and takes no args: give what makes it.")
             return made
@@ -284,7 +284,7 @@ def layers(config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
             raise CoterieError(f"'{pattern}', as [layout] says, matches no layer of the model.{hint}")
     one, other = (matching(patterns or [], known) for patterns in (shared, personal))
     if both := [name for name in known if name in one and name in other]:
-        raise CoterieError(f"[layout] has '{both[0]}' shared and personal: name it in one of both.")
+        raise CoterieError(f"Layer '{both[0]}' is shared and personal: name it in one of both.")
     kept = set(getattr(objective, "kept", ()))  # frozen layers and statistics stay at home, whatever is said of others
     left = [name for name in known if name not in one and name not in other and name not in kept]
     if left and shared is not None and personal is not None:
