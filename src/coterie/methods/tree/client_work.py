@@ -33,7 +33,8 @@ def free_scale(site: Site, z: Ints, free: bool, client_scale: Floats | None) -> 
     if not free:
         return client_scale
     weight = site.state["A"][:, z[0] * (z[0] + 3) // 2]
-    return np.clip(weight, np.finfo(np.float64).tiny, 1.0) ** -0.5 if (weight < 1.0).any() else client_scale
+    weight = np.where(weight > 0.0, weight, 1.0)  # a client without rows has nothing to be free of
+    return np.minimum(weight, 1.0) ** -0.5 if (weight < 1.0).any() else client_scale
 
 
 def clients_alone(site: Site, client_scale: Floats | None) -> Bools:
