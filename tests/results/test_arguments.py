@@ -10,7 +10,7 @@ from tests.cli.harness import table
 
 WRONG = [
     ({"model": None}, "Say what a client's model is, after the rows: a formula, or coterie.Torch"),
-    ({"model": ["score ~ hours"]}, "formula must be text"),
+    ({"model": ["score ~ hours"]}, "is a formula, or coterie.Torch"),
     ({"client": None}, "A formula needs client"),
     ({"client": 0}, "client must name columns by text, not by 0: write '0'"),
     ({"client": ["school", "sector"]}, "client must be the name of one column"),
