@@ -138,7 +138,7 @@ def test_climbing_by_steps_comes_to_the_exact_minimisers() -> None:
     local = alone(data, grid(eta=(1.0,), steps=(2000,)))[0]
     top = approximate_lambda_max(fed, method, np.zeros(0), np.tile(local.mean(axis=0), (12, 1)))
     found = first_order_path(fed, method, top * np.array([0.01, 0.1, 2.0]), np.zeros(0), local, 400)
-    assert found.groups[0] == 1
+    assert found.labels[0].max() == 0
     for lam, here in zip(found.lam, found.at, strict=True):
         prior = Prior(np.zeros(12), 0.0)
         best = optimum(fed, network, float(lam), layout=layout, prior=prior, kkt=1e-9)

@@ -296,7 +296,7 @@ def none_at_all(site, rows):
 
 @pytest.mark.parametrize("rows", [1, 2, M])
 def test_a_work_that_returns_an_array_is_named_with_what_it_must_return(fed, rows):
-    says = rf"test_state:bare_array must return a dict, not an array \({rows},\): arrays by name, each with one row"
+    says = rf"test_state:bare_array must return a dict, not an array \({rows},\): arrays by name, a row for each"
     for ask in (fed.ask, fed.total):
         with pytest.raises(CoterieError, match=says):
             ask(bare_array, rows=rows)

@@ -194,8 +194,8 @@ def test_the_layout_of_groups():
     ("layers", "shared", "sentence"),
     [
         ([{"a": 2}, {"a": 3}], "a", "Shared layer 'a' has 2 numbers in group 0 and 3 in group 1"),
-        ([{"a": 2, "ab": 1}, {"a": 2}], "a*", "Shared layer 'ab' is in group 0 and not in group 1"),
-        ([{"a": 2}, {"a": 2, "ab": 1}], "a*", "Shared layer 'ab' is in group 1 and not in group 0"),
+        ([{"a": 2, "ab": 1}, {"a": 2}], "a*", "Shared layer 'ab' is in group 0, not in group 1"),
+        ([{"a": 2}, {"a": 2, "ab": 1}], "a*", "Shared layer 'ab' is in group 1, not in group 0"),
         ([{"conv": 2}, {"conv": 2}], "cnov", "'cnov' matches no parameter. Did you mean 'conv'?"),
     ],
 )
@@ -210,7 +210,7 @@ def test_layers_that_cannot_be_shared(layers, shared, sentence):
     [
         ({"shared": ("head",)}, GROUP, "Shared layer 'head' has 4 numbers in group 0 and 10 in group 1"),
         ({"shared": ("body",)}, np.zeros(7, dtype=int), "have different layers: give each architecture groups"),
-        ({"group": GROUP}, np.arange(7), "must be the federation's clusters"),
+        ({"group": GROUP}, np.arange(7), "must be clusters"),
         ({"group": GROUP + 1}, GROUP, "Group 0 has no clients: number the groups from 0 without a gap"),
         ({"group": GROUP[1:]}, GROUP, "group must be a whole number from 0 for each of 7 clients"),
         ({"up": "qsgd:4"}, GROUP, "and travel without codecs"),

@@ -41,7 +41,10 @@ def weighted_gradient(
         site.count(m * local)
         sent = np.asarray(path(site.objective, theta, steps=local, draws=draws, **(still | moving)))
         g = sent.reshape(m, d) if sent.dtype.kind in "fiu" and sent.size == m * d else g
-    return {"g": one_by_one(g)} if weight is None else {"g": weight.astype(g.dtype)[:, None] * g, "weight": weight}
+    if weight is None:
+        return {"g": one_by_one(g)}
+    kind = getattr(site.objective, "dtype", np.float64)  # alike at all sites, whatever type one's gradients have
+    return {"g": weight.astype(kind)[:, None] * g.astype(kind, copy=False), "weight": weight}
 
 
 @dataclass(frozen=True, kw_only=True)

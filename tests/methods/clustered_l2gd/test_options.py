@@ -70,7 +70,7 @@ BAD = [
     ("network", {"network": "star"}, {}, ["network of rounds must be all-to-all or ring, not 'star'"]),
     ("ties", {"ties": "edge"}, {}, ["ties of rounds must be tails or heads, not 'edge'"]),
     ("one coin", {"one_coin": "yes"}, {}, ["one_coin of rounds must be true or false, not 'yes'"]),
-    ("no mapping", "20000", {}, ["rounds", "names and values", "20000"]),
+    ("no mapping", "20000", {}, ["rounds", "whole number", "20000"]),
     ("exact method", {"steps": 10}, {"method": "hierarchical"}, ["rounds are options of", "name one as the method"]),
     ("any method", {"steps": 10}, {"method": "auto"}, ["rounds are options of the methods async-l2gd"]),
     ("shared", {}, {"shared": "x"}, ["'async-l2gd' ties all coefficients", "x is shared", "use an exact method"]),

@@ -154,7 +154,9 @@ class Member:
             raise self._no_reader(f"{start}*")
 
     def _no_reader(self, work: str) -> CoterieError:
-        return CoterieError(f"The owner does not let {work} read a table, as it may tell of rows: see works in {SITE}.")
+        return CoterieError(
+            f"The owner does not let {work} read a table, as it may tell of rows: see works of [disclosure] in {SITE}."
+        )
 
     def table(self, folder: Path) -> Path:
         """The site's data file; a CoterieError unless it is there."""
