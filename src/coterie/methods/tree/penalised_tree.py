@@ -89,12 +89,23 @@ class Setup:
         """
         if not self.family.needs_prior:
             return None
-        return self.standard[self.z] * (1.0 / self.family.prior_sd if client else self.family.root_precision**0.5)
+        return self.standard[self.z] / self.family.prior_sd if client else self._root_factor[self.z]
 
     @property
     def root_prior(self) -> Floats:
         """The same of the root, as a precision (p, p)."""
-        return np.asarray(self.family.root_precision * self.standard.T @ self.standard)
+        return np.asarray(self._root_factor.T @ self._root_factor)
+
+    @property
+    def _root_factor(self) -> Floats:
+        """A factor (p, p) of that precision: it is of orthogonal columns where there is a basis.
+
+        Coefficients of columns that nearly depend on each other are huge and cancel, so that even the root's weak prior
+        on each would move what the rows tell. Sums of orthogonal columns have the predictor's mean square for a prior,
+        which depends neither on a column's zero nor on which of such columns the table holds.
+        """
+        standard = self.standard if self.basis is None else np.diag(self.unit)
+        return np.asarray(self.family.root_precision**0.5 * standard)
 
     def residual(self, value: float) -> float:
         """A Gaussian sum of squared residuals, not below the rounding of the squares that it is left of."""
@@ -253,7 +264,7 @@ def solve(
         C = inverse if root is None else 0.0 * inverse
         goal = sweep_down(setup.tree, swept, L[1:], setup.z, w, C, prior)
         solution = Solution(swept, goal, inverse, value, logdet)
-        moved = _distance(here, goal)
+        moved = _distance(here, goal, float(np.sum(root_prior * C)))
         if moved <= 1e-6 or (last <= 1e-3 and moved > 0.5 * last):  # what is left is rounding
             return solution
         best, base, here, t, last = value, here, goal, 1.0, moved
@@ -273,9 +284,19 @@ def _squares(fed: Federation, setup: Setup, L: list[Floats], root: Floats | None
     return Solution(swept, Positions([w[None]], [pack(inverse)[None]], []), inverse, value, logdet)
 
 
-def _distance(here: Positions, goal: Positions) -> float:
-    """The longest step of a coefficient, in standard deviations (or 1e-4 of its size, where that is more)."""
+def _distance(here: Positions, goal: Positions, held: float) -> float:
+    """The longest step of a coefficient, in standard deviations (or 1e-4 of its size, where that is more).
+
+    Where rows leave a combination of columns to the root's prior (``held``, how many), its deviation is that of each of
+    them, and hides steps of the others: there, a node's step is measured in its whole covariance as well.
+    """
     p = here.at[0].shape[1]
     size = np.sqrt(goal.cov[0][:, np.cumsum(np.arange(1, p + 1)) - 1]) + 1e-4 * np.abs(goal.at[0])
-    step = np.abs(goal.at[0] - here.at[0])
-    return float(np.max(step / np.where(size > 0.0, size, 1.0), initial=0.0))
+    size = np.where(size > 0.0, size, 1.0)
+    step = (goal.at[0] - here.at[0]) / size
+    moved = float(np.max(np.abs(step), initial=0.0))
+    if held > 0.5 and goal.cov[0].any():
+        values, vectors = np.linalg.eigh(full(goal.cov[0]) / (size[:, :, None] * size[:, None, :]))
+        along = np.einsum("kij,ki->kj", vectors, step)
+        moved = max(moved, float(np.max(np.linalg.norm(along / np.sqrt(np.maximum(values, 1e-12)), axis=1))))
+    return moved
