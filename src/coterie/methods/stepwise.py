@@ -45,6 +45,23 @@ class Stepwise(ABC):
                 yield state
 
 
+class AlgorithmFromState(Stepwise):
+    """A method whose first state holds all that its algorithm is made of: the algorithm then goes its steps."""
+
+    @abstractmethod
+    def algorithm(self, state: State) -> Stepwise:
+        """The algorithm, made once for a run."""
+
+    def step(self, fed: Federation, state: State) -> State:
+        """One step."""
+        return self.algorithm(state).step(fed, state)
+
+    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
+        """The states after ``stops`` (rising) steps, from ``state`` on."""
+        state = state or self.init(fed)
+        yield from self.algorithm(state).run(fed, stops, state)
+
+
 def trace_steps(T: int, n: int = TRACE_STEPS) -> list[int]:
     """Steps of a run of T at which its trace has a point: n of them evenly, and as many closer at the beginning."""
     even, early = np.linspace(0, T, n + 1), np.geomspace(1, T, n)

@@ -5,7 +5,7 @@ A round is a step of Algorithm 1 in parameters as they are. Clients that are no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,7 +17,7 @@ from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Translation
 from coterie.methods.groups.find import SKETCH, direction
 from coterie.methods.local_training.rounds import ask_first_models, patterns
-from coterie.methods.stepwise import Stepwise
+from coterie.methods.stepwise import AlgorithmFromState
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.parameters import parameter_mask
@@ -35,7 +35,7 @@ def listening(site: Any, personal: Sequence[str]) -> State:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightedAveragingTraining(Stepwise):
+class WeightedAveragingTraining(AlgorithmFromState):
     """Algorithm 2; a main client's step on layers that are not ``personal`` listens to its collaborators."""
 
     without_convexity: ClassVar[str] = (
@@ -120,15 +120,6 @@ class WeightedAveragingTraining(Stepwise):
         how: State = {"alpha": self.alpha, "eta": self.eta, "batch": self.B, "local": self.tau, "seed": self.seed}
         how |= {"participation": self.C, "listens": state["listens"]}
         return how | {"pairs": pairs, "metric": Translation.of(state["first"])}
-
-    def step(self, fed: Federation, state: State) -> State:
-        """One round."""
-        return self.algorithm(state).step(fed, state)
-
-    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
-        """The states after ``stops`` (rising) rounds, from ``state`` on."""
-        state = state or self.init(fed)
-        yield from self.algorithm(state).run(fed, stops, state)
 
     def models(self, fed: Federation, state: State) -> Floats:
         """Main clients' models in (n, d); those of clients that help are not numbers."""

@@ -6,7 +6,7 @@ with one it is the paper's. The network is made first, of where some local steps
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
@@ -23,7 +23,7 @@ from coterie.methods.networks.gradient_exchange import GradientExchange, LocalSt
 from coterie.methods.networks.options import MODELS, Norm
 from coterie.methods.networks.similarity import Similarity
 from coterie.methods.similarity_network import SimilarityNetwork
-from coterie.methods.stepwise import Stepwise
+from coterie.methods.stepwise import AlgorithmFromState
 from coterie.numerics.arrays import Floats
 from coterie.objectives.parameters import parameter_mask
 from coterie.options import Option, check
@@ -42,7 +42,7 @@ def personal_columns(site: Site, personal: Sequence[str], transport: ModelTransp
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkTraining(Stepwise):
+class NetworkTraining(AlgorithmFromState):
     """Objective (1), (2) for mean losses that count by clients' rows; ``personal`` layers are Z, the others x.
 
     A client's own step is of size eta, and ``lam`` is the paper's lambda times the number of clients: both mean the
@@ -148,15 +148,6 @@ class NetworkTraining(Stepwise):
         layout = Layout.columns(len(mine), np.flatnonzero(mine))
         how: State = {"p": self.p, "gap": self.gap, "transport": exchange}
         return SimilarityNetwork(network=network, layout=layout, lam=self.lam / n, eta=step, own=own, **how)
-
-    def step(self, fed: Federation, state: State) -> State:
-        """One round."""
-        return self.algorithm(state).step(fed, state)
-
-    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
-        """The states after ``stops`` (rising) rounds, from ``state`` on."""
-        state = state or self.init(fed)
-        yield from self.algorithm(state).run(fed, stops, state)
 
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's model (m, d)."""
