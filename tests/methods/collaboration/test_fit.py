@@ -50,6 +50,16 @@ def test_nobody_listened_to_or_all_bias_corrected_gives_what_each_client_has_alo
     assert found.model.sigma2 == pytest.approx(local.model.sigma2, rel=1e-6)
 
 
+@pytest.mark.parametrize("tau", ["auto", "equal"])
+def test_the_residual_variance_is_of_rows_where_collaborators_weigh_a_millionth_and_are_as_noisy(tau):
+    rng, client = np.random.default_rng(0), np.repeat(np.arange(20), 40)
+    x, w = rng.normal(size=800), np.where(client % 2 == 0, 1.0, 1e-6)
+    y = 1.0 + 2.0 * x + 0.3 * rng.normal(size=20)[client] + rng.normal(size=800)
+    df = pd.DataFrame({"client": client, "x": x, "y": y, "w": w})
+    found = fit(df, "weighted-averaging", {"tau": tau}, weights="w")
+    assert found.model.sigma2 == pytest.approx(fit(df, "local", weights="w").model.sigma2, rel=0.2)
+
+
 def test_bias_that_is_kept_is_that_of_averaging_with_as_much_less():
     df, tau = table(), {"c0": {"c1": 0.25, "c2": 0.75}}
     kept = fit(df, "bias-correction", {"tau": tau, "alpha": 0.8, "keep": 0.5, "steps": 600})

@@ -150,7 +150,7 @@ def test_spread_is_that_of_refits_where_nobody_is_biased(alpha):
         y = mean + 1.7 * rng.normal(size=n) / np.sqrt(np.where(w > 0.0, w, 1.0))
         fed = InProcess(GLM(o.X, y, o.offset, w, o.starts, o.stops, "gaussian"))
         theta.append(optimum(fed, who, alpha, metric).theta)
-        covariance, residual = coefficient_covariance(fed, who, alpha, metric, theta[-1], True)
+        covariance, residual = coefficient_covariance(fed, who, alpha, metric, theta[-1], lambda: 0.0)
         sigma2.append(residual)
     assert abs(np.mean(sigma2) - 1.7**2) < 4.0 * np.std(sigma2) / np.sqrt(runs)
     expected, theta = full(covariance) / residual * 1.7**2, np.array(theta)

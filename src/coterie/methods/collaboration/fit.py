@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
+from coterie.methods import local
 from coterie.methods.aggregation.robust import AGGREGATORS
 from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.choose import choose
@@ -159,13 +160,20 @@ def sandwich_terms(site: Site, theta: Floats, w: Floats, own: Floats) -> dict[st
 
 
 def coefficient_covariance(
-    fed: Federation, pairs: Collaborators, alpha: Floats, metric: Metric, theta: Floats, gaussian: bool
+    fed: Federation,
+    pairs: Collaborators,
+    alpha: Floats,
+    metric: Metric,
+    theta: Floats,
+    residual_alone: Callable[[], float] | None,
 ) -> tuple[Floats, float | None]:
     """Packed covariances (M, P) of main clients' coefficients, and the residual variance of a Gaussian outcome.
 
     ``H^-1 V H^-1`` with ``H = sum_k w_k H_k`` and ``V = sum_k w_k^2 H_k / n_k``, times the residual variance of the
     main clients' own rows: their squared residuals at theta over what these expect per unit of it where nobody is
-    biased, ``n_0 - 2 tr(H^-1 w_0 H_0) + tr(H^-1 V H^-1 n_0 H_0)``; n - d where a client works alone.
+    biased, ``n_0 - 2 tr(H^-1 w_0 H_0) + tr(H^-1 V H^-1 n_0 H_0)``; n - d where a client works alone. Where that is more
+    than there are rows, residuals tell of the noise of light collaborators: then the variance is that of models of a
+    client's own rows (``residual_alone``, None without dispersion), if it is larger.
     """
     M = len(pairs.main)
     alpha = np.where(np.diff(pairs.starts) > 0, alpha, 0.0)
@@ -184,7 +192,9 @@ def coefficient_covariance(
     inverse = np.einsum("mik,mk,mjk->mij", vectors, np.where(seen, 1.0 / np.where(seen, values, 1.0), 0.0), vectors)
     cov = np.einsum("mij,mjk,mkl->mil", inverse, V, inverse)
     dof = float(np.sum(s["n"]) - 2.0 * np.sum(inverse * part) + np.sum(cov * whole))
-    sigma2 = float(s["sse"].sum()) / max(dof, 1.0) if gaussian else None
+    sigma2 = float(s["sse"].sum()) / max(dof, 1.0) if residual_alone else None
+    if residual_alone and sigma2 is not None and dof > np.sum(s["n"]):
+        sigma2 = max(sigma2, residual_alone())
     cov = np.where(diverged[:, None, None], np.nan, cov * (1.0 if sigma2 is None else sigma2))
     return pack(np.einsum("ij,mjk,lk->mil", metric.R, cov, metric.R)), sigma2
 
@@ -221,8 +231,8 @@ def fit(
         status = "finished" if state["status"] == "running" else state["status"]
         diverged = pairs.main[state.get("diverged", [])].tolist()
     client, cov = everyone.client.copy(), everyone.client_cov.copy()
-    has_dispersion = problem.family.has_dispersion
-    covariance, own = coefficient_covariance(fed, pairs, effective_alpha, metric, theta, has_dispersion)
+    residual_alone = (lambda: local.fit(fed, problem).sigma2) if problem.family.has_dispersion else None
+    covariance, own = coefficient_covariance(fed, pairs, effective_alpha, metric, theta, residual_alone)
     client[pairs.main], cov[pairs.main] = theta, covariance
     summary = chosen.about | {"status": status, "trace": trace, "gap": trace[-1][1], "corrected": corrected}
     summary |= {"prior": with_prior.prior, "quarantined": quarantined, "diverged": diverged}
