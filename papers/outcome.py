@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie import files
 from coterie.errors import CoterieError
-from coterie.results.saved_form import plain
+from coterie.results.saved_values import plain
 from papers.pictures import render
 
 if TYPE_CHECKING:

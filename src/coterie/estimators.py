@@ -16,7 +16,7 @@ Without labels there is one client, and one model for all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -72,47 +72,34 @@ class Parts(NamedTuple):
     clusters: Any
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class _Hierarchical(BaseEstimator):
     """What the two estimators share."""
 
-    family: str
+    method: str = "hierarchical"
+    covariance: str = "auto"
+    cluster_variance: str = "common"
+    shared: Sequence[Column] = ()
+    reml: bool = True
+    fit_intercept: bool = True
+    client_column: Column | None = None
+    cluster_column: Column | Sequence[Column] | None = None
+    random_state: Annotated[int, Option("Seed of the splits.")] = 0
 
-    def __init__(
-        self,
-        *,
-        method: str = "hierarchical",
-        covariance: str = "auto",
-        cluster_variance: str = "common",
-        shared: Sequence[Column] = (),
-        reml: bool = True,
-        fit_intercept: bool = True,
-        client_column: Column | None = None,
-        cluster_column: Column | Sequence[Column] | None = None,
-        random_state: Annotated[int, Option("Seed of the splits.")] = 0,
-    ) -> None:
-        self.method = method
-        self.covariance = covariance
-        self.cluster_variance = cluster_variance
-        self.shared = shared
-        self.reml = reml
-        self.fit_intercept = fit_intercept
-        self.client_column = client_column
-        self.cluster_column = cluster_column
-        self.random_state = random_state
-
-    def _fit(self, parts: Parts, y: Floats, weights: Floats | None) -> Self:
+    def _fit(self, parts: Parts, y: Floats, weights: Floats | None, family: str) -> Self:
         start, every = perf_counter(), column_names(self)
         labels = columns_named(every, [*as_list(self.client_column), *as_list(self.cluster_column)], "A label column")
         names = [name for name in every if name not in labels]
         rows = self._rows(parts, y, weights, names)
         method = self.method
-        shows = self.fit_intercept and family_named(self.family).overdispersion_shows
+        shows = self.fit_intercept and family_named(family).overdispersion_shows
         told = shows or rows.levels or not rows.single_rows
         if method in FITTED and FITTED[method].learns and (len(rows) == 1 or not told):
             method = "pooled"  # a variance between clients cannot be learned from one client, or one row of each
         settings = {"weights": None if weights is None else "sample_weight"}
-        asked: dict[str, Any] = {"method": method, "splits": 5 if method == "auto" else 0, "seed": self.random_state}
-        asked |= {name: getattr(self, name) for name in ("family", "covariance", "reml", "cluster_variance")}
+        asked: dict[str, Any] = {"family": family, "method": method, "seed": self.random_state}
+        asked["splits"] = 5 if method == "auto" else 0
+        asked |= {name: getattr(self, name) for name in ("covariance", "reml", "cluster_variance")}
         options = Options(shared=columns_named(every, as_list(self.shared), "shared"), **asked)
         formula = f"y ~ {' + '.join(['1' if self.fit_intercept else '0', *names])}"
         self.result_ = Fitting(rows, None, formula, options, settings).result(start, "")
@@ -166,7 +153,7 @@ class _Hierarchical(BaseEstimator):
 
     def _take_apart(self, X: Any, clients: Any, clusters: Any, fitted: bool = False) -> Parts:
         """The numbers and the labels of a call; labels may be columns of X. What is fitted is checked first."""
-        for name, option in ({} if fitted else declared(type(self).__init__)).items():
+        for name, option in ({} if fitted else declared(type(self))).items():
             option.read(getattr(self, name))
         here = {"dtype": np.float64, "order": "C", "ensure_min_samples": 1 if fitted else 2}
         own, groups = as_list(self.client_column), as_list(self.cluster_column)
@@ -182,6 +169,7 @@ class _Hierarchical(BaseEstimator):
         return Parts(check_array(X, estimator=self, input_name="X", **here), clients, clusters)
 
 
+@dataclass(eq=False, repr=False)
 class HierarchicalRegressor(RegressorMixin, _Hierarchical):
     """One model for every client: linear, or log-linear for counts, with coefficients tied by a tree of clusters.
 
@@ -220,32 +208,7 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
         Everything else: standard errors, variance components, the comparison of method "auto".
     """
 
-    def __init__(
-        self,
-        family: Annotated[str, Option("Of outcomes.", choices=_OUTCOMES)] = "gaussian",
-        *,
-        method: str = "hierarchical",
-        covariance: str = "auto",
-        cluster_variance: str = "common",
-        shared: Sequence[Column] = (),
-        reml: bool = True,
-        fit_intercept: bool = True,
-        client_column: Column | None = None,
-        cluster_column: Column | Sequence[Column] | None = None,
-        random_state: Annotated[int, Option("Seed of the splits.")] = 0,
-    ) -> None:
-        super().__init__(
-            method=method,
-            covariance=covariance,
-            cluster_variance=cluster_variance,
-            shared=shared,
-            reml=reml,
-            fit_intercept=fit_intercept,
-            client_column=client_column,
-            cluster_column=cluster_column,
-            random_state=random_state,
-        )
-        self.family = family
+    family: Annotated[str, Option("Of outcomes.", choices=_OUTCOMES)] = "gaussian"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -278,7 +241,7 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
         values = check_array(_outcome(y, parts.X), dtype=np.float64, ensure_2d=False, input_name="y", estimator=self)
         if (below := values < (family := family_named(self.family)).lowest).any():
             raise CoterieError(f"Family {family} needs {family.outcome} or rates; y is negative in {at_rows(below)}.")
-        return self._fit(parts, values, _weights(sample_weight, parts.X))
+        return self._fit(parts, values, _weights(sample_weight, parts.X), self.family)
 
     def predict(self, X: Any, clients: Any = None, clusters: Any = None) -> Floats:
         """Mean outcomes (n,).
@@ -314,8 +277,6 @@ class HierarchicalClassifier(ClassifierMixin, _Hierarchical):
         Global coefficients, in the shape that scikit-learn gives them.
     """
 
-    family = BINOMIAL.name
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
@@ -342,7 +303,7 @@ class HierarchicalClassifier(ClassifierMixin, _Hierarchical):
         used = np.unique(y if weights is None else y[weights > 0])
         if len(used) < 2:
             raise CoterieError(f"y holds one class only, {used[0]!s}; two are needed.")
-        self._fit(parts, codes.astype(np.float64), weights)
+        self._fit(parts, codes.astype(np.float64), weights, BINOMIAL.name)
         self.coef_, self.intercept_ = self.coef_[None], np.array([self.intercept_])
         return self
 

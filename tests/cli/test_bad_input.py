@@ -333,7 +333,7 @@ PREDICT = ["predict", "model", "table.csv", "--out", "a.csv"]
     [
         ("coterie.results.fitting.each_split", FIT, "nothing was"),
         ("coterie.report.fit_page.write_report", FIT, "nothing was"),
-        ("coterie.results.saved_form.files.write", FIT, "nothing was"),
+        ("coterie.results.saved_values.files.write", FIT, "nothing was"),
         ("coterie.cli.fit.explain", FIT, "'model/model.json', 'model/report.html' was"),
         ("coterie.data.table_files.write_table", PREDICT, "nothing was"),
         ("coterie.files._sync", PREDICT, "nothing was"),

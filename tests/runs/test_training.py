@@ -13,7 +13,7 @@ from coterie import load
 from coterie.errors import CoterieError
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.registry import TRAINED
-from coterie.results import training_store as store
+from coterie.results import saved_training as store
 from coterie.runs.callbacks import callbacks
 from coterie.runs.config import Config
 from coterie.runs.loop import Callback

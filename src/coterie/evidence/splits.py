@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from coterie.data.clients import Clients
 from coterie.data.columns import at_rows
@@ -99,8 +100,6 @@ def _smallest(u: Floats, counts: Ints, take: Ints) -> Bools:
 
 
 def _latest(clients: Clients, take: Ints, order: Any) -> Bools:
-    import pandas as pd
-
     series = pd.Series(order)
     _complete(series.isna().to_numpy(dtype=bool), len(clients.y), "order", clients.order)
     by_time = np.lexsort((sort_keys(series, "order")[0], clients.codes))

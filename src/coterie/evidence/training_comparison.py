@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from coterie.errors import CoterieError
 from coterie.evidence.intervals import half_width, statistic
@@ -24,9 +25,6 @@ from coterie.runs.loop import Callback
 from coterie.runs.scores import BALANCED, RARE, Rule
 from coterie.runs.training import FILE, Trained, need_able, train
 from coterie.runs.training_problem import TrainingProblem, layers, need_related
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ALWAYS = ("local", "pooled")
 FOR_ALL = ("fedavg", "ditto", "dp-sgd")  # what "auto" tries beside these, as far as [privacy] lets it

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from coterie.data.clients import Clients
 from coterie.data.identifiability import collinear
@@ -30,10 +31,6 @@ from coterie.options import declared
 from coterie.relations.clusters import ClusterTree
 from coterie.results.options import Options as FitOptions
 from coterie.runs.table_methods import STARTING, block_size, objective, run, run_alone
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 WORTH = 1.1
 """A predicted speed-up from which collaboration is advised: below, it saves less than one row of ten."""
@@ -279,8 +276,6 @@ def advise(
     >>> advice = coterie.advise(df, "mAch ~ cses", client="school")  # doctest: +SKIP
     >>> advice.clients.sort_values("speedup")  # doctest: +SKIP
     """
-    import pandas as pd
-
     asked = Options(prior=prior, collaborators=collaborators, within=within)  # type: ignore[arg-type]
     held_out: dict[str, Any] = {"splits": splits, "test_fraction": test_fraction, "seed": seed}
     held_out = {name: declared(FitOptions)[name].read(value) for name, value in held_out.items()}
@@ -356,8 +351,6 @@ def _on_holdout(clients: Clients, together: Together, splits: Splits) -> tuple[d
 
 def _clients(clients: Clients, choice: Choice) -> pd.DataFrame:
     """A row for each client: who it is, and what is predicted for it."""
-    import pandas as pd
-
     frame: dict[str, Any] = {}
     if clients.levels:
         frame["cluster"] = np.asarray(clients.levels[0].labels)[clients.clusters]
@@ -367,8 +360,6 @@ def _clients(clients: Clients, choice: Choice) -> pd.DataFrame:
 
 def _pairs(clients: Clients, choice: Choice) -> pd.DataFrame:
     """A row for each pair, by client, heaviest first."""
-    import pandas as pd
-
     pairs = choice.pairs
     order = np.lexsort((-pairs.tau, pairs.pair_main))
     labels, of, tau = np.asarray(clients.labels), pairs.pair_main[order], pairs.tau[order]

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT, Design
@@ -54,8 +55,6 @@ class Fitting:
 
     def result(self, start: float, data: str) -> FitResult:
         """Compare, choose, fit on all rows, and say what was found; ``data`` is the fingerprint of the table."""
-        import pandas as pd
-
         clients, options = self.clients, self.options
         problem, auto_shared = self.problem()
         if options.method != "auto" and FITTED[options.method].all_own:
@@ -237,8 +236,6 @@ def result_of(
     **more: Any,
 ) -> FitResult:
     """A method's estimates as a result, with the options that led to it; ``more`` are fields of :class:`FitResult`."""
-    import pandas as pd
-
     said = ("family", "method", "covariance", "seed", "splits", "test_fraction", "reml", "cluster_variance", "residual")
     chosen: dict[str, Any] = {option: getattr(options, option) for option in said} | {"fitted": name, **fitted.info}
     chosen |= {"shared": [t for j, t in enumerate(clients.terms) if j not in problem.personal]}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from coterie import files
 from coterie.data.columns import at_rows, rows_text
@@ -18,16 +20,10 @@ from coterie.errors import CoterieError, nearest
 from coterie.families import family_named
 from coterie.numerics.arrays import Floats
 from coterie.relations.covariance import at_means
-from coterie.results import store
+from coterie.results import saved_fit
 from coterie.results.model import Model
 from coterie.results.options import Prediction
 from coterie.results.predict import Missing, Nodes, Scale, notes_of, predict_rows, read_rows, too_large
-
-if TYPE_CHECKING:
-    import os
-
-    import pandas as pd
-
 
 GROUPED = ("network", "training")
 """Records of a model that may tell groups of clients."""
@@ -123,16 +119,12 @@ class FitResult:
     @cached_property
     def global_coefficients(self) -> pd.DataFrame:
         """Columns term, estimate, std_error: the root, and the columns that all clients share."""
-        import pandas as pd
-
         sd = np.sqrt(np.maximum(np.diag(self.model.root_cov), 0.0))
         return pd.DataFrame({"term": list(self.model.terms), "estimate": self.model.root, "std_error": sd})
 
     @cached_property
     def cluster_coefficients(self) -> pd.DataFrame:
         """Coefficients of every cluster; indexed by (level, cluster) where there are several levels."""
-        import pandas as pd
-
         levels = Nodes(self.model).levels
         frames = [
             pd.DataFrame(nodes, index=pd.Index(level.labels, name=level.name), columns=list(self.model.terms))
@@ -178,8 +170,6 @@ class FitResult:
 
     def _of_clients(self, values: Any, name: str = "") -> Any:
         """Values of every client by its label: a series with a name, or a column for each term."""
-        import pandas as pd
-
         index = pd.Index(self.model.labels, name=self.model.client_name)
         if name:
             return pd.Series(values, index=index, name=name)
@@ -194,8 +184,6 @@ class FitResult:
         the covariance was chosen ("auto") or is "full", it is of columns less their means: the intercept is the model
         at the means.
         """
-        import pandas as pd
-
         m = self.model
         rows: list[dict[str, Any]] = []
         own = len(m.D_client) > 1
@@ -253,8 +241,6 @@ class FitResult:
             For columns that are not there, for rows that cannot be predicted unless `missing` is "empty", and for an
             interval that is no probability.
         """
-        import pandas as pd
-
         asked = Prediction(interval, type, missing)
         table = Table.of(df)
         df = table.frame
@@ -323,7 +309,7 @@ class FitResult:
             If the path is a file, holds a ``model.json`` of something else that is not to be replaced, or cannot be
             written.
         """
-        store.save(self, files.local(path), force)
+        saved_fit.save(self, files.local(path), force)
 
     def config(self) -> dict[str, Any]:
         """The call written down: sections of a configuration, which :func:`coterie.fit` takes again.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from coterie import files
 from coterie.errors import CoterieError, listed
-from coterie.results import store
+from coterie.results import saved_fit
 from coterie.results.result import FitResult
 
 if TYPE_CHECKING:
@@ -72,11 +72,12 @@ def load(path: str | os.PathLike[str], folder: str | os.PathLike[str] = ".", **c
         changed, is refused when it is needed: by ``predict``, ``module`` and ``adapt``.
     """
     place, home = files.local(path), files.local(folder)
-    if (place / "training.json").exists() and not (place / store.MODEL.file).exists():
-        from coterie.results import training_result, training_store
+    if (place / "training.json").exists() and not (place / saved_fit.MODEL.file).exists():
+        from coterie.results import saved_training, training_result
 
-        return training_result.TrainingResult(**training_store.load(place, home, **code))
+        nets: TrainingResult = saved_training.load(training_result.TrainingResult, place, home, **code)
+        return nets
     if code:
         raise CoterieError(f"There are no nets in '{place}' that {listed(code)} could be of: leave that out.")
-    found: FitResult = store.load(place, FitResult)
+    found: FitResult = saved_fit.load(place, FitResult)
     return found

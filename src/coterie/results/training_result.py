@@ -11,10 +11,11 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from coterie import files
 from coterie.data.columns import at_rows
@@ -26,13 +27,10 @@ from coterie.methods.groups.evaluation import Adapted, adapt
 from coterie.methods.groups.growth import Growth
 from coterie.methods.registry import trained_method
 from coterie.options import need_names
-from coterie.results import training_store
+from coterie.results import saved_training
 from coterie.runs import training_problem as model
 from coterie.runs.config import AUTO, Config, tables
 from coterie.runs.training import Trained
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _REMEDY = "They are damaged: train them again."
 
@@ -179,7 +177,7 @@ class TrainingResult:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write models, evidence, ``metrics.csv`` (the curve) and ``clients.csv`` into a folder."""
-        training_store.save(self, files.local(path))
+        saved_training.save(self, files.local(path))
 
     def __repr__(self) -> str:
         path, data = self.configuration.model["path"], self.configuration.data["source"]
@@ -276,8 +274,6 @@ def train(config: Config, methods: Sequence[str] | None = None, watch: Watch = q
 
 def by_client(problem: model.TrainingProblem, run: Trained) -> pd.DataFrame:
     """A row for each client: rows, scores on held-out rows, groups, the round in which it was left out."""
-    import pandas as pd
-
     data = problem.data
     frame: dict[str, Any] = {
         "rows": data.train.stops - data.train.starts,

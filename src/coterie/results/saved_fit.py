@@ -1,33 +1,23 @@
-"""Results of a fit on disk, field by field as they are declared: see :mod:`coterie.results.saved_form`."""
+"""A fit on disk (:mod:`coterie.results.saved_values`): written over nothing of others, and sound when it is read."""
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coterie import __version__
-from coterie.data.clients import Level
-from coterie.data.design import Design
 from coterie.errors import CoterieError
 from coterie.families import FAMILIES
 from coterie.results.model import Model
-from coterie.results.saved_form import Form, Shelf, plain, unplain
+from coterie.results.saved_values import Form, Shelf, packed, unpack
 
 SCHEMA = 1
 MODEL = Form("model.json", "coterie model")
 
 _REPORT = b'<meta name="generator" content="coterie">'
-_ARRAYS, _SEVERAL, _OPTIONAL = ("Floats", "Ints", "npt.NDArray[Any]"), "tuple[Floats, ...]", " | None"
-_PLAIN: dict[str, tuple[type, ...]] = {
-    **{"str": (str,), "bool": (bool,), "float": (float, int), "list[str]": (list,), "tuple[str, ...]": (tuple,)},
-    **{"dict[str, Any]": (dict,), "dict[str, str]": (dict,)},
-}
-"""Python's types of values that JSON holds, by the annotations of their fields."""
 
 
 def save(result: Any, path: Path, force: bool = False) -> None:
@@ -35,7 +25,7 @@ def save(result: Any, path: Path, force: bool = False) -> None:
     try:
         _refuse_others(path, force)
         shelf, before = Shelf(), _content(path / MODEL.file)
-        MODEL.write(path, {"schema": SCHEMA, "result": _packed(result, shelf)}, shelf)
+        MODEL.write(path, {"schema": SCHEMA, "result": packed(result, shelf)}, shelf)
     except OSError as e:
         raise CoterieError(f"The model cannot be written to '{path}': {e.strerror or e}.") from e
     if before not in (None, _content(path / MODEL.file)):
@@ -61,7 +51,8 @@ def load(path: Path, cls: Any) -> Any:
     """A FitResult, which is ``cls``, from the directory `path`; see :func:`coterie.load`."""
     try:
         document = _document(path)
-        result = _unpacked(cls, document["result"], MODEL.shelf(path, document))
+        parts = {"FitResult": cls, "Model": Model}
+        result = unpack("FitResult", "result", document["result"], MODEL.shelf(path, document), parts)
         if result.design is not None and result.design.terms != result.model.terms:
             raise ValueError("its formula does not have its terms")
         if not _sound(result.model) or not _told(result.model):
@@ -104,68 +95,6 @@ def _refuse_others(path: Path, force: bool) -> None:
         MODEL.document(path)
     except (ValueError, OSError) as e:
         raise CoterieError(f"'{target}' is not a coterie model and is left alone; choose another directory.") from e
-
-
-def _packed(made: Any, shelf: Shelf) -> dict[str, Any]:
-    """The fields of a dataclass as JSON holds them, their arrays and tables on the shelf."""
-    return {f.name: _pack(str(f.type), f.name, getattr(made, f.name), shelf) for f in fields(made)}
-
-
-def _pack(kind: str, name: str, value: Any, shelf: Shelf) -> Any:
-    if value is None:
-        return None
-    match kind.removesuffix(_OPTIONAL):
-        case "Model":
-            return _packed(value, shelf)
-        case "Design":
-            return json.loads(value.to_json())
-        case "pd.DataFrame":
-            return shelf.put_frame(name, value)
-        case "tuple[Level, ...]":
-            parts = [(f"level.{i}", level) for i, level in enumerate(value)]
-            return [
-                [v.name, shelf.put(f"{at}.labels", v.labels), shelf.put(f"{at}.parent", v.parent)] for at, v in parts
-            ]
-        case array if array in _ARRAYS:
-            return shelf.put(name, value)
-        case several if several == _SEVERAL:
-            return [shelf.put(f"{name}.{i}", v) for i, v in enumerate(value)]
-    return plain(value)
-
-
-def _unpacked(cls: Any, entries: dict[str, Any], shelf: Shelf) -> Any:
-    """The dataclass that :func:`_packed` was given; a ValueError where a field is of another type than declared."""
-    kinds = {f.name: str(f.type) for f in fields(cls)}
-    if kinds.keys() != entries.keys():
-        raise ValueError("the model's parts are not those of this version")
-    return cls(**{name: _unpack(kind, name, entries[name], shelf) for name, kind in kinds.items()})
-
-
-def _unpack(kind: str, name: str, entry: Any, shelf: Shelf) -> Any:
-    if entry is None:
-        if kind.endswith(_OPTIONAL):
-            return None
-        raise ValueError(f"its {name} is missing")
-    kind = kind.removesuffix(_OPTIONAL)
-    match kind:
-        case "Model":
-            return _unpacked(Model, entry, shelf)
-        case "Design":
-            return Design.from_json(json.dumps(entry))
-        case "pd.DataFrame":
-            return shelf.get_frame(entry)
-        case "tuple[Level, ...]":
-            return tuple(Level(called, shelf.get(labels), shelf.get(parent)) for called, labels, parent in entry)
-        case array if array in _ARRAYS:
-            return shelf.get(entry)
-        case several if several == _SEVERAL:
-            return tuple(shelf.get(v) for v in entry)
-    value = unplain(entry)
-    texts = [*value, *value.values()] if kind == "dict[str, str]" else value if kind.endswith(("[str]", "...]")) else ()
-    wrong = not isinstance(value, _PLAIN[kind]) or (isinstance(value, bool) and kind != "bool")
-    if wrong or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"its {name} is of another kind")
-    return value
 
 
 def _told(model: Model) -> bool:

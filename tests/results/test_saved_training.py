@@ -10,7 +10,7 @@ import pytest
 
 from coterie import load
 from coterie.errors import CoterieError
-from coterie.results import training_store as store
+from coterie.results import saved_training as store
 from coterie.runs.config import Config
 from coterie.runs.training import train
 from coterie.runs.training_problem import TrainingProblem

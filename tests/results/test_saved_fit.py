@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import coterie
 from coterie.errors import CoterieError
 from coterie.report.fit_page import write_report
-from coterie.results import store
+from coterie.results import saved_fit as store
 from coterie.results.result import FitResult
-from coterie.results.saved_form import Shelf, plain, unplain
+from coterie.results.saved_values import Shelf, plain, unplain
 from tests.messages import names
 from tests.results import factory
 

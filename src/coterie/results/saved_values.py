@@ -1,9 +1,9 @@
 """What results are saved as: a JSON document and, beside it, arrays in a safetensors file that it names. Never pickle.
 
-Values come back exactly: labels of any kind, infinities, keys that are not text. The arrays' file is named after its
-content and written first; replacing the document then switches from what was there to the new at once, so no crash
-leaves half of it, and other files in the folder are left alone. What is read is checked here, once, but for what the
-parts say together: that is the reader's.
+Dataclasses are kept field by field, as they are declared. Values come back exactly: labels of any kind, infinities,
+keys that are not text. The arrays' file is named after its content and written first; replacing the document then
+switches from what was there to the new at once, so no crash leaves half of it, and other files are left alone. What is
+read is checked here, once, but for what the parts say together: that is the reader's.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from coterie import __version__, files
+from coterie.data.clients import Level
+from coterie.data.design import Design
 from coterie.errors import CoterieError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _TAG = "$"
 _ZONE = re.compile(r"UTC([+-]\d\d:\d\d)?|[A-Z][\w+-]*(/[A-Z][\w+-]*)*", re.ASCII)
@@ -93,8 +92,6 @@ def need_zone(name: str | None) -> None:
 
 
 def _timestamp(parts: list[Any]) -> Any:
-    import pandas as pd
-
     iso, zone, unit = parts
     need_zone(zone)
     stamp = pd.Timestamp(iso)
@@ -102,8 +99,6 @@ def _timestamp(parts: list[Any]) -> Any:
 
 
 def _kind(value: Any) -> str | None:
-    import pandas as pd
-
     if isinstance(value, pd.Timestamp):
         return "timestamp"
     if isinstance(value, np.datetime64):
@@ -269,8 +264,6 @@ class Shelf:
 
     def get_frame(self, entry: Any) -> pd.DataFrame:
         """The table that `put_frame` was given."""
-        import pandas as pd
-
         name, dtype, values = entry["index"]
         for known in map(_DTYPE.fullmatch, [dtype, *(kind for _, kind, _ in entry["columns"])]):
             if known is None:
@@ -283,3 +276,84 @@ class Shelf:
         frame: pd.DataFrame = pd.concat(columns, axis=1)
         frame.columns = pd.Index([unplain(c) for c, _, _ in entry["columns"]])
         return frame
+
+
+_ARRAYS, _SEVERAL, _OPTIONAL = ("Floats", "Ints", "npt.NDArray[Any]", "Any"), "tuple[Floats, ...]", " | None"
+_TYPES: dict[str, tuple[type, ...]] = {
+    **{"str": (str,), "bool": (bool,), "int": (int,), "float": (float, int)},
+    **{"list": (list,), "tuple": (tuple,), "dict": (dict,)},
+}
+"""Python's types of values that JSON holds, by the annotations of their fields."""
+
+
+def packed(made: Any, shelf: Shelf, at: str = "", without: str = "") -> dict[str, Any]:
+    """The fields of a dataclass as JSON holds them, their arrays and tables on the shelf under names that begin so."""
+    some = [f for f in fields(made) if f.name != without]
+    return {f.name: _pack(str(f.type), f"{at}{f.name}", getattr(made, f.name), shelf) for f in some}
+
+
+def _pack(kind: str, name: str, value: Any, shelf: Shelf) -> Any:
+    if value is None:
+        return None
+    match kind.removesuffix(_OPTIONAL):
+        case "Design":
+            return json.loads(value.to_json())
+        case _ if is_dataclass(value):
+            return packed(value, shelf, f"{name}.")
+        case "pd.DataFrame":
+            return shelf.put_frame(name, value)
+        case "tuple[Level, ...]":
+            each = [(f"{name}.{i}", level) for i, level in enumerate(value)]
+            return [
+                [v.name, shelf.put(f"{at}.labels", v.labels), shelf.put(f"{at}.parent", v.parent)] for at, v in each
+            ]
+        case array if array in _ARRAYS:
+            return shelf.put(name, value)
+        case several if several == _SEVERAL:
+            return [shelf.put(f"{name}.{i}", v) for i, v in enumerate(value)]
+    return plain(value)
+
+
+def unpacked(
+    cls: Any, entries: Mapping[str, Any], shelf: Shelf, parts: Mapping[str, Any], without: str = ""
+) -> dict[str, Any]:
+    """The fields that :func:`packed` was given; a ValueError where one is of another type than declared.
+
+    ``parts`` are the dataclasses that a field may be of, by their names.
+    """
+    kinds = {f.name: str(f.type) for f in fields(cls) if f.name != without}
+    if kinds.keys() != entries.keys():
+        raise ValueError("the model's parts are not those of this version")
+    return {name: unpack(kind, name, entries[name], shelf, parts) for name, kind in kinds.items()}
+
+
+def unpack(kind: str, name: str, entry: Any, shelf: Shelf, parts: Mapping[str, Any]) -> Any:
+    """A value of a declared type; a ValueError where what is there is of another."""
+    if entry is None:
+        if kind.endswith(_OPTIONAL) or kind == "Any":
+            return None
+        raise ValueError(f"its {name} is missing")
+    kind = kind.removesuffix(_OPTIONAL)
+    match kind:
+        case part if part in parts:
+            return parts[part](**unpacked(parts[part], entry, shelf, parts))
+        case "Design":
+            return Design.from_json(json.dumps(entry))
+        case "pd.DataFrame":
+            return shelf.get_frame(entry)
+        case "tuple[Level, ...]":
+            return tuple(Level(called, shelf.get(labels), shelf.get(parent)) for called, labels, parent in entry)
+        case array if array in _ARRAYS:
+            return shelf.get(entry)
+        case several if several == _SEVERAL:
+            return tuple(shelf.get(v) for v in entry)
+    value, (outer, _, inner) = unplain(entry), kind.partition("[")
+    each = inner.removeprefix("str, ").partition("[")[0].removesuffix("]").removesuffix(", ...")
+    members = (value.values() if outer == "dict" else value) if each in _TYPES else ()
+    if not _is(value, outer) or not all(_is(one, each) for one in members):
+        raise ValueError(f"its {name} is of another kind")
+    return value
+
+
+def _is(value: Any, kind: str) -> bool:
+    return isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
