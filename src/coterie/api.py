@@ -29,7 +29,7 @@ from coterie.results.result import FitResult
 from coterie.runs import in_memory
 from coterie.runs.call import in_words_of_a_call, method_names, over_rounds, sections
 from coterie.runs.config import Config, document
-from coterie.runs.config_keys import Torch
+from coterie.runs.config_keys import Torch, engine_of
 from coterie.runs.labelled_networks import by_position
 from coterie.runs.labelled_options import LeftOut, aligned
 
@@ -130,8 +130,9 @@ def fit(  # type: ignore[misc]
         the first.
     test_fraction : float, default 0.25
         Share of each client's rows that is held out.
-    engine : {"auto", "inprocess"} or mapping, default "auto"
-        Where clients are; with Torch also keys of ``[engine]``, such as threads. Of a federation, whose folder says
+    engine : {"auto", "inprocess", "loopback"} or mapping, default "auto"
+        Where clients are: in this process as they are, or as sites behind a wire, whose bytes the ledger then counts;
+        or keys of ``[engine]``, such as ``{"kind": "loopback", "sites": 5}``. Of a federation, whose folder says
         that, the ``name`` of the run, by which one that was cut short goes on, and a ``timeout`` in seconds.
     partition : str or mapping, optional
         With Torch: how rows without clients are dealt to them, "iid" by default; or keys of ``[data]``, such as
@@ -320,8 +321,8 @@ def _fitting(df: Any, arguments: dict[str, Any]) -> tuple[Fitting, str]:
     for name in ("splits", "seed"):
         if arguments[name] is None:
             arguments[name] = declared(Options)[name].default
-    if (engine := arguments["engine"]) not in ("auto", "inprocess"):
-        raise CoterieError(f"engine of a table must be auto or inprocess, not {shown(engine)}.")
+    with in_words_of_a_call():
+        engine = engine_of(arguments["engine"])
     formula, names = arguments["model"], ("offset", "weights", "order_by", "split_by")
     client, cluster = as_name("client", arguments["client"]), as_names("cluster", arguments["cluster"])
     table = Table.of(_read(df, arguments) if isinstance(df, (str, Path)) else df)
@@ -330,7 +331,8 @@ def _fitting(df: Any, arguments: dict[str, Any]) -> tuple[Fitting, str]:
     arguments |= {"rounds": over_rounds(arguments), "shared": as_names("shared", arguments["shared"])}
     for name in names[2:]:
         as_names(name, arguments[name])
-    options = Options(**{name: arguments[name] for name in declared(Options)}, methods=arguments.get("methods", ()))
+    asked = {name: arguments[name] for name in declared(Options)}
+    options = Options(**asked, methods=arguments.get("methods", ()), engine=engine)
     clients, design = prepare(table, formula, client, cluster, options.family, offset, weights, missing)
     order, groups = _column(table, order_by, clients), _column(table, split_by, clients)
     if order is not None and options.splits:

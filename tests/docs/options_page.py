@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 
-from coterie.cli.methods import runs_on
 from coterie.deployment.column_types import SchemaColumn
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.site.site_toml import Disclosure, Member
@@ -22,6 +21,7 @@ from coterie.options import declared
 from coterie.results.options import Columns, Options
 from coterie.runs.config_keys import SECTIONS
 
+MODELS = {"table": "table", "net": "torch"}
 HEAD = """# Methods and options
 
 Made from the table of methods and from the declarations of options, which Python, the command and configurations share:
@@ -48,13 +48,17 @@ def page() -> str:
 
 
 def methods() -> str:
-    """All methods: what each is, what it knows of clients' relations, and where it is used."""
-    lines = ["## Methods", "", "| name | what it is | about | needs | for | paper |", "|---|---|---|---|---|---|"]
+    """All methods: what each is, what it knows of clients' relations, and on which models it runs, also over sites."""
+    where = {f"{title}{over}": (model, bool(over)) for over in ("", " at sites") for title, model in MODELS.items()}
+    head = ("name", "what it is", "about", "needs", *where, "paper")
+    lines = ["## Methods", "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    left: list[str] = []
     for m in METHODS.values():
-        cells = (f"`{m.name}`", m.summary, m.relation, m.needs, runs_on(m), m.paper)
-        lines.append(f"| {' | '.join(map(cell, cells))} |")
-    left = [why for m in METHODS.values() for why in m.not_for.values()]
-    return "\n".join([*lines, "", *(f"- {why}" for why in left), ""])
+        reasons = [m.why_not(model, sites) for model, sites in where.values()]
+        runs = ["yes" if why is None else "no" for why in reasons]
+        lines.append(f"| {' | '.join(map(cell, (f'`{m.name}`', m.summary, m.relation, m.needs, *runs, m.paper)))} |")
+        left += [why for why in dict.fromkeys(reasons) if why is not None]
+    return "\n".join([*lines, "", "Where the table says no:", "", *(f"- {why}" for why in left), ""])
 
 
 def section(title: str, *classes: type) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.engines.inprocess import InProcess
-from coterie.engines.loopback import Loopback
 from coterie.errors import CoterieError
 from coterie.evidence.training_comparison import compare, usable
 from coterie.methods.registry import TRAINED
@@ -80,21 +78,3 @@ def test_gradients_know_no_momentum(name):
     net = config(model={"path": "mlp", "args": {"sizes": [64, 5, 10]}, "momentum": 0.9})
     with pytest.raises(CoterieError, match=names(f"{name} momentum model")):
         train(TrainingProblem.of(net, 0), name, {})
-
-
-@pytest.mark.parametrize("layers", [(), ("head*",)], ids=["whole", "head"])
-@pytest.mark.parametrize("name", RELATED)
-def test_over_sites_behind_a_wire_the_numbers_are_those_of_one_process(name, layers):
-    net = {"path": "mlp", "args": {"sizes": [64, 5, 10]}, "dtype": "float64"}
-    problem = TrainingProblem.of(config(model=net), 0)
-    given = {"personal": layers} if layers else {}
-    method = TRAINED[name].make(0, **given)
-    o, group = problem.objective, problem.data.group
-    models = []
-    for fed in (
-        InProcess(o, group, ids=problem.data.ids),
-        Loopback(o, group, ids=problem.data.ids, sites=[[0, 3], [1, 2, 5], [4]]),
-    ):
-        *_, state = method.run(fed, [1, 2, 3], method.init(fed))
-        models.append(method.models(fed, state))
-    np.testing.assert_allclose(models[1], models[0], rtol=1e-10, atol=1e-12)

@@ -51,12 +51,8 @@ def methods(
     some = [METHODS[name]] if name is not None else list(METHODS.values())
     wrong = not_applicable(context, table, some) if table is not None else {}
     for method in some:
-        kind = model or ("table" if table is not None else "")
-        why = method.not_for.get(kind)
-        if engine == "sites":
-            from coterie.deployment.programs.run_toml import why_not_over_sites
-
-            why = why_not_over_sites(method, kind == "torch" or (not kind and not method.fits))
+        kind = model or ("table" if table is not None or method.fits else "torch")
+        why = method.why_not(kind, engine == "sites")
         if why is not None:
             wrong.setdefault(method.name, why)
     if name is not None:

@@ -82,6 +82,12 @@ class Method:
         parts += ["several rows of some clients"] * self.learns
         return ", ".join(filter(None, parts))
 
+    def why_not(self, model: str, sites: bool = False) -> str | None:
+        """Why it is not for a "table", or for "torch", here or over sites that keep their rows; None where it is."""
+        if sites and model == "torch" and self.pool_rows:
+            return f"Method '{self.name}' trains on all rows in one place, and these stay at their sites: use 'fedavg'."
+        return self.not_for.get(model)
+
     @property
     def paper(self) -> str:
         """The first line of the module that reads like its paper."""

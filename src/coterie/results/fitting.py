@@ -97,7 +97,7 @@ class Fitting:
         if given:
             strengths = select(clients, problem, self.options.strengths, self.options.hold)
             options |= strengths
-        fitted, ledger = run(name, clients, problem, options)
+        fitted, ledger = run(name, clients, problem, options, self.options.engine)
         if tried:
             fitted.info["network"]["tried"] = tried
         if given and "rounds" not in fitted.info:

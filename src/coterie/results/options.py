@@ -53,7 +53,7 @@ class Options:
 
     ``strengths`` are those that are given, by name, each a list of candidates; ``order`` and ``groups`` are columns
     that rows are split by, sorted like the clients' rows; ``methods`` are those to compare, and ``each`` is how many
-    rounds each has.
+    rounds each has, and ``engine`` has the keys of an ``[engine]``.
     """
 
     family: Annotated[
@@ -146,6 +146,7 @@ class Options:
     groups: Any = None
     methods: tuple[str, ...] = ()
     each: int | None = None
+    engine: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, str):

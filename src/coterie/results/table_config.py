@@ -20,7 +20,7 @@ _DECLARED = {name: one for cls in (Columns, Options) for name, one in declared(c
 HOMES = {name: _OF_GROUPS[one.option.group] for name, one in _DECLARED.items()}
 HOMES |= {"source": "data", "na_values": "data", "formula": "model", "method": "method"}
 """The section of every argument. What [method] has beside its name are options over rounds; [network] is one."""
-SECTIONS = tuple(dict.fromkeys(("data", *HOMES.values())))
+SECTIONS = tuple(dict.fromkeys(("data", *HOMES.values(), "engine")))
 
 
 def written(source: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,6 +35,8 @@ def written(source: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
             out[home] |= plain(value)
         else:
             out[home]["name" if name == "method" else name] = plain(value)
+    engine = arguments.get("engine", "auto")
+    out["engine"] = plain(engine) if isinstance(engine, Mapping) else {} if engine == "auto" else {"kind": engine}
     return {name: table for name, table in out.items() if table}
 
 
@@ -49,8 +51,8 @@ def arguments(tables: Mapping[str, Any], folder: Path) -> tuple[Any, dict[str, A
     found: dict[str, Any] = {}
     for name, table in tables.items():
         known = [key for key, home in HOMES.items() if home == name and key not in ("rounds", "network", "method")]
-        if name == "network":
-            found["network"] = dict(table)
+        if name in ("network", "engine"):
+            found[name] = dict(table)
             continue
         if name == "method" and isinstance(table, Mapping):
             found["method"] = table.get("name", "auto")

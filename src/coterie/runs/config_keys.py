@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from coterie.errors import CoterieError
-from coterie.options import Option, check, declared, of
+from coterie.options import Option, check, declared, of, shown
 from coterie.runs.in_memory import code
 
 MOST = 10_000
@@ -101,7 +101,11 @@ class Layout:
 class Engine:
     """``[engine]``: where clients are."""
 
-    kind: Annotated[Literal["inprocess"], Option("In this process.")] = "inprocess"
+    kind: Annotated[
+        Literal["inprocess", "loopback"],
+        Option("In this process, as they are, or as sites behind a wire, whose bytes are counted."),
+    ] = "inprocess"
+    sites: Annotated[int, Option("Of loopback: how many share the clients.", low=1)] = 2
     seed: Seed = None
     threads: Annotated[int | None, Option("Threads of a step.", low=1, matters=False)] = None
 
@@ -158,6 +162,16 @@ def section(name: str, given: Any) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in kept.items()}
 
 
+def engine_of(given: Any) -> dict[str, Any]:
+    """The keys of an engine that is given by its name, or by some of them."""
+    if not isinstance(given, (str, Mapping)):
+        raise CoterieError(f"engine must be a name or a mapping, such as {{'kind': 'loopback'}}, not {shown(given)}.")
+    said = {} if given == "auto" else {"kind": given} if isinstance(given, str) else given
+    kept = section("engine", said)
+    need_heeded("engine", said, kept)
+    return kept
+
+
 DEALT = ("iid", "dirichlet", "shards", "rotated")
 """Partitions that say whose a row is, whatever is known of it."""
 _HEEDED: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
@@ -170,6 +184,7 @@ _HEEDED: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         "clients": ("partition", DEALT),
     },
     "model": {"greater_is_better": ("score", ())},
+    "engine": {"sites": ("kind", ("loopback",))},
 }
 """Keys that another one of their section makes matter, and the values of that one with which they do; () for any."""
 

@@ -1,8 +1,8 @@
-"""Methods of tables in this process: rows as an objective, a run of a method, and its losses on other rows."""
+"""Methods of tables whose rows are here: rows as an objective, a run of a method, and its losses on other rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.engines.block_runner import BLOCK
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local import local_engine
 from coterie.families import Family, family_named
 from coterie.methods.method import Method
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, in_table
@@ -58,9 +58,16 @@ def run_alone(name: str, clients: Clients, problem: GroupedProblem, options: dic
 
 
 def run(
-    name: str | Method, clients: Clients, problem: GroupedProblem, options: dict[str, Any]
+    name: str | Method,
+    clients: Clients,
+    problem: GroupedProblem,
+    options: dict[str, Any],
+    engine: Mapping[str, Any] | None = None,
 ) -> tuple[Estimates, dict[str, float]]:
-    """Fit a method in this process with those of the options that it takes; what it returns, and what it cost."""
+    """Fit a method with those of the options that it takes; what it returns, and what it cost.
+
+    ``engine`` has the keys of an ``[engine]``.
+    """
     method = FITTED[name] if isinstance(name, str) else name
     taken = {key: value for key, value in options.items() if key in method.takes}
     if method.flat:
@@ -71,8 +78,9 @@ def run(
         clients = replace(clients, X=clients.X @ problem.basis.matrix)
     here = None if method.flat else clients.clusters
     block = BLOCK if problem.family.is_quadratic else block_size(clients)
-    seed = int(taken.get("rounds", {}).get("seed", 0))  # of rows that are drawn
-    fed = InProcess(objective(clients, problem.family), here, ids=clients.ids, block=block, seed=seed)
+    where = dict(engine or {})
+    where["seed"] = int(taken.get("rounds", {}).get("seed", where.get("seed") or 0))  # of rows that are drawn
+    fed = local_engine(objective(clients, problem.family), here, clients.ids, block=block, **where)
     fitted = method.fit(fed, problem, **taken)
     if problem.basis is not None:
         fitted = in_table(fitted, problem.basis)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from pathlib import Path
+from shutil import rmtree
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from coterie.engines import checkpoint, wire
-from coterie.engines.inprocess import InProcess
 from coterie.engines.privacy import BudgetSpent, Private
 from coterie.errors import CoterieError, fitting, listed
 from coterie.files import local
@@ -26,7 +26,7 @@ from coterie.runs.training_problem import TrainingProblem, layers
 from coterie.runs.user_defined_checks import CheckedMethod
 
 Point = dict[str, float]
-FILE = "checkpoint"
+FILE, SITES = "checkpoint", "sites"
 _WHY = {DIVERGED: "its steps diverged", BROKEN: "its data give no gradient"}
 _LEFT = "the method left it out"
 _AGAIN = "Begin again without it."
@@ -71,6 +71,7 @@ class _Run:
     trainer: Method
     setting: dict[str, Any]
     judge: TrainingProblem | None
+    folder: Path | None = None  # of checkpoints, where sites behind a wire keep their state, too
     state: State = field(default_factory=dict)
     curve: list[Point] = field(default_factory=list)
     best: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +95,7 @@ class _Run:
         if self.trainer.user_defined:
             shape = len(self.problem.data), self.problem.objective.dim
             self.method = CheckedMethod(self.trainer.name, self.method, shape)
-        self.fed: InProcess | Private = self.problem.engine(self.trainer)
+        self.fed = self.problem.engine(self.trainer, None if self.folder is None else self.folder / SITES)
         self.started = perf_counter()
 
     @property
@@ -106,7 +107,7 @@ class _Run:
         """All hyper-parameters."""
         return self.trainer.merge(self.trainer.defaults, self.setting)
 
-    def go(self, callbacks: Sequence[Callback], folder: Path | None) -> Trained:
+    def go(self, callbacks: Sequence[Callback]) -> Trained:
         """All rounds that are left, between the first and the last word to callbacks."""
         problem, name, rounds = self.problem, self.trainer.name, self.config["rounds"]
         told = {"method": name, "seed": problem.seed, **self.settings, "rounds": rounds}
@@ -118,8 +119,8 @@ class _Run:
             return bool(patience and self.best and t - self.best["round"] >= patience)
 
         def keep(state: State, last: bool) -> None:
-            if folder is not None and (last or state["t"] % self.config["checkpoint_every"] == 0):
-                self.save(folder / FILE)
+            if self.folder is not None and (last or state["t"] % self.config["checkpoint_every"] == 0):
+                self.save(self.folder / FILE)
 
         watching = [lambda _, callback=callback: callback.look(self.look(rounds)) for callback in callbacks]
         try:
@@ -264,15 +265,18 @@ def train(
         problem = replace(problem, data=replace(judge.data, test=problem.data.test))
     folder = None if folder is None else local(folder)
     if not resume:
-        run = _Run(problem, trained_method(name, problem.config.folder), dict(setting), judge)
+        if folder is not None:
+            rmtree(folder / SITES, ignore_errors=True)  # of an earlier run
+        run = _Run(problem, trained_method(name, problem.config.folder), dict(setting), judge, folder)
         run.state = dict(run.method.init(run.fed))
-        return run.go(callbacks, folder)
+        return run.go(callbacks)
     saved = saved_run(problem, name, folder)
     trainer = trained_method(name, problem.config.folder)
-    run = _Run(problem, trainer, _resumed(trainer, setting, problem.config.given(name), saved["state"]), judge)
+    setting = _resumed(trainer, setting, problem.config.given(name), saved["state"])
+    run = _Run(problem, trainer, setting, judge, folder)
     with fitting(f"The checkpoint in '{folder}'", _AGAIN):
         run.restore(saved)
-        return run.go(callbacks, folder)
+        return run.go(callbacks)
 
 
 def need_able(problem: TrainingProblem, name: str) -> None:

@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coterie.data.partition import ClientRows
 from coterie.engines.inprocess import InProcess
+from coterie.engines.local import local_engine
+from coterie.engines.loopback import Loopback
 from coterie.engines.privacy import Private
 from coterie.errors import CoterieError, listed, nearest
 from coterie.federation import Array
@@ -95,13 +98,13 @@ class TrainingProblem:
             raise CoterieError("No client has held-out rows that are all finite: fill or drop missing values first.")
         return held
 
-    def engine(self, trainer: Method) -> InProcess | Private:
+    def engine(self, trainer: Method, folder: Path | None = None) -> InProcess | Loopback | Private:
         """A fresh engine; only methods that need known groups, or may have clusters, are told them.
 
         With [privacy] it is a private one, but for the two that have no coordinator: local and pooled.
         """
         engine, privacy = self.config.engine, self.config.privacy
-        seed = self.seed if engine["seed"] is None else engine["seed"]
+        where = engine | {"seed": self.seed if engine["seed"] is None else engine["seed"], "folder": folder}
         if trainer.groups and not self.data.known:
             raise CoterieError(
                 f"The method {trainer.name} needs known groups: give data that have them, or partition = 'rotated'."
@@ -120,10 +123,10 @@ class TrainingProblem:
                 "for steps of a client's own: leave that out."
             )
         if trainer.pool_rows:
-            return InProcess(self.pooled, seed=seed, threads=engine["threads"])
+            return local_engine(self.pooled, None, None, **where)
         tree = trainer.relation == "tree" and not trainer.fixed_options and self.data.known
         clusters = self.data.group if trainer.groups or tree else None
-        fed = InProcess(self.objective, clusters, ids=self.data.ids, seed=seed, threads=engine["threads"])
+        fed = local_engine(self.objective, clusters, self.data.ids, **where)
         if not self.config.private or trainer.fixed_options.get("personal") == EVERYTHING:
             return fed
         return Private(fed, **privacy, rounds=self.config.run["rounds"])

@@ -20,19 +20,11 @@ from coterie.errors import CoterieError
 from coterie.methods.registry import FITTED
 from coterie.methods.tree.penalised_tree import describe
 from coterie.report.fit_page import render
+from tests.cells import schools
 from tests.deployment.hospitals import begin, folders, heart, transport
 
 LEARN = {"covariance": "isotropic"}
 SCHOOLS = {"formula": "y ~ x", "client": "school"}
-
-
-def schools():
-    """Twelve schools of 24 rows, four at each of three sites, in three districts that span sites."""
-    rng = np.random.default_rng(5)
-    school = np.arange(288) % 12
-    table = pd.DataFrame({"school": school + 100, "district": school % 3, "x": rng.normal(size=288)})
-    table["y"] = 1.0 + table["x"] * (0.5 + 0.1 * school) + rng.normal(size=288)
-    return table.assign(site=np.array(["east", "north", "south"])[school // 4])
 
 
 def hold_out(root, table, task, min_group=5, name="hierarchical", column="site", secure=None, **options):

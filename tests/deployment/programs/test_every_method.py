@@ -9,19 +9,10 @@ import coterie
 from coterie.deployment.programs.run import run
 from coterie.errors import CoterieError
 from coterie.methods.registry import FITTED
+from tests.cells import of_table, schools
 from tests.deployment.hospitals import begin, folders, transport
-from tests.deployment.programs.test_comparison import schools
 
 TASK = {"formula": "y ~ x", "client": "school", "cluster": "district"}
-GIVEN = {
-    "given-strengths": {"gamma": 3.0, "lam": 2.0},
-    "similarity-network": {"network": {"space": "model", "k": 3, "lam": 0.5}},
-    "weighted-averaging": {"rounds": {"main": [100, 103], "steps": 20}},
-    "bias-correction": {"rounds": {"main": [101], "steps": 20}},
-    "fedper": {"shared": ["x"]},
-    "fedrep": {"shared": ["x"]},
-    "ifca": {"rounds": {"k": 2}},
-}
 
 
 @pytest.fixture(scope="module")
@@ -29,22 +20,13 @@ def place(tmp_path_factory):
     return folders(tmp_path_factory.mktemp("all"), schools(), "site", ["school", "district"], min_group=5)
 
 
-def options(name):
-    """A few rounds of a method that has them."""
-    given = dict(GIVEN.get(name, {}))
-    method = FITTED[name]
-    if method.rounds and not method.networked:
-        given["rounds"] = {method.length: 6} | given.get("rounds", {})
-    return given
-
-
 @pytest.mark.parametrize("name", FITTED)
 def test_a_method_over_sites_is_that_of_one_table(name, place):
     coordinator, homes = place
-    home = begin(coordinator, name, {"program": name, "task": TASK, "options": options(name), "seed": 3})
+    home = begin(coordinator, name, {"program": name, "task": TASK, "options": of_table(FITTED[name]), "seed": 3})
     run(transport(homes), coordinator, name)
     there = coterie.load(home / "result").model
-    given = options(name)
+    given = of_table(FITTED[name])
     if FITTED[name].rounds:
         given["rounds"] = {"seed": 3} | given.get("rounds", {})
     cluster = None if FITTED[name].flat and not FITTED[name].clustered else TASK["cluster"]

@@ -11,7 +11,6 @@ from coterie import files
 from coterie.deployment import toml
 from coterie.deployment.federation_toml import RUN, Config
 from coterie.errors import CoterieError, nearest
-from coterie.methods.method import Method
 from coterie.methods.registry import FITTED, METHODS
 from coterie.options import Option, check
 
@@ -44,7 +43,7 @@ class RunConfig:
         if (method := METHODS.get(self.program)) is None:
             return
         made = "factory" in self.task
-        if (why := why_not_over_sites(method, made)) is not None:
+        if (why := method.why_not("torch" if made else "table", sites=True)) is not None:
             raise CoterieError(why)
         if not made and "formula" not in self.task:
             raise CoterieError(f"Method '{self.program}' needs a formula in [task] (--formula).")
@@ -73,13 +72,6 @@ class RunConfig:
         task = {k: v for k, v in self.task.items() if k != "cluster" or method is None or not method.flat}
         own = {"works": f"coterie.methods.{method.rounds.partition('.')[0]}."} if method and method.rounds else {}
         return {"kind": "table", **task, "schema": None if schema is None else schema.plain(), **own}
-
-
-def why_not_over_sites(method: Method, made: bool) -> str | None:
-    """Why a method does not run over sites, on a formula or on objectives ``made`` there; None if it does."""
-    if made and method.pool_rows:
-        return f"Method '{method.name}' trains on all rows in one place, and these stay at their sites: use 'fedavg'."
-    return method.not_for.get("torch" if made else "table")
 
 
 def digest(folder: Path, run_id: str) -> str:

@@ -1,0 +1,40 @@
+"""Methods x {table, net} x {in process, loop-back}: each cell runs, or is refused for a reason of mathematics."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from coterie.errors import CoterieError
+from coterie.methods.registry import METHODS
+from tests.cells import fitted, numbers
+
+MODELS = {"table": 1e-10, "torch": 1e-6}
+CELLS = [(name, model) for name in METHODS for model in MODELS]
+RUN = [(name, model) for name, model in CELLS if METHODS[name].why_not(model) is None]
+REFUSED = [cell for cell in CELLS if cell not in RUN]
+
+
+@pytest.mark.parametrize(("name", "model"), RUN)
+def test_a_cell_runs_behind_a_wire_as_in_one_process(name, model):
+    here = fitted(METHODS[name], model)
+    there = fitted(METHODS[name], model, engine="loopback")
+    tolerance = MODELS[model]
+    assert np.isfinite(numbers(here)).all() and len(np.unique(numbers(here))) > 1
+    np.testing.assert_allclose(numbers(there), numbers(here), rtol=tolerance, atol=tolerance)
+    assert there.config()["engine"] == {"kind": "loopback"}
+    assert there.ledger["exchanges"] >= here.ledger["exchanges"]
+
+
+@pytest.mark.parametrize("engine", ["inprocess", "loopback"])
+@pytest.mark.parametrize(("name", "model"), REFUSED)
+def test_a_cell_is_refused_for_a_reason_that_names_what_to_use(name, model, engine):
+    with pytest.raises(CoterieError) as refused:
+        fitted(METHODS[name], model, engine=engine)
+    said = str(refused.value)
+    assert said == METHODS[name].why_not(model)
+    assert not re.search(r"\b(yet|support\w*|implement\w*)\b", said)
+    named = re.findall(r"'([\w-]+)'", said)
+    assert named[0] == name and METHODS[named[-1]].why_not(model) is None
