@@ -27,7 +27,7 @@ class Engine:
     """What an engine's module offers, without processes."""
 
     def __init__(self):
-        self.running, self.stopped = False, []
+        self.running, self.stopped, self.foreign = False, [], False
 
     def init(self, folder, config):
         (folder / "coordinator" / "keys").write_text(config.name)
@@ -44,6 +44,10 @@ class Engine:
     def stop(self, folder):
         self.running = False
         self.stopped.append(folder)
+
+    def need_trust(self, folder):
+        if self.foreign:
+            raise CoterieError("The coordinator is not trusted: ask it.")
 
     def run(self, folder, run_id, timeout):
         sites = folder.parent / "sites"
@@ -86,6 +90,14 @@ def free() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def test_a_site_that_is_not_trusted_is_told_before_it_starts_and_by_status(place, engine):
+    engine.foreign = True
+    ran = coterie("federation", "start-site", place, "--site", "basel")
+    assert ran.code == 2 and "not trusted: ask it" in ran.err and not engine.running
+    ran = coterie("federation", "status", place / "sites" / "basel")
+    assert ran.code == 0 and "not trusted: ask it" in ran.out
 
 
 def test_from_nothing_to_a_model(place, engine):

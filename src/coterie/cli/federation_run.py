@@ -58,6 +58,7 @@ def start_site(
         secure_sum_setup.ready(home, config, member.name)
     engine = folders.engine(config.engine)
     with waiting("Starting the site ..."):
+        engine.need_trust(home)
         process = engine.start_site(home)
     say(f"Site '{member.name}' connects to {config.host}:{config.port} (process {process.pid}).")
     _stay(process, engine, home, foreground)
@@ -155,6 +156,11 @@ def status(folder: o.Either, as_json: o.Json = False) -> None:
         found["run"] = logs.read_status(folders.run_folder(home, None))
     except CoterieError:
         found["run"] = None
+    try:
+        engine.need_trust(home)
+        found["trouble"] = None
+    except CoterieError as problem:
+        found["trouble"] = str(problem)
     if as_json:
         print(json.dumps(found, indent=1, default=str, ensure_ascii=False))
         return
@@ -208,6 +214,7 @@ def _standing(found: dict[str, Any]) -> list[str]:
     """The status for people."""
     out = [f"Federation '{found['federation']}' over {found['engine']}: {'runs' if found['running'] else 'stopped'}."]
     out += [f"Site '{name}': {state}." for name, state in found.get("sites", {}).items()]
+    out += [found["trouble"]] if found["trouble"] else []
     if found["run"] is None:
         return out
     with fitting("What status.json says of the last run", "Run it again."):

@@ -29,7 +29,8 @@ def engine(name: str) -> Any:
     writes certificates, keys and settings of a federation, and keeps what is there; ``start_coordinator(folder)``,
     which waits until sites can connect, and ``start_site(folder)`` give a process; ``run(folder, run_id, timeout)``
     runs ``runs/<run_id>/run.toml`` to its end, or goes on with it; ``status(folder)`` has "running", "pid" and, of
-    a coordinator, "sites" ("online" or "offline" by name) and "jobs"; ``stop(folder)`` ends all processes.
+    a coordinator, "sites" ("online" or "offline" by name) and "jobs"; ``need_trust(folder)`` raises where certificates
+    do not hold; ``stop(folder)`` ends all processes.
     """
     package = _PACKAGES[name]
     if find_spec(package) is None:

@@ -76,6 +76,12 @@ def test_connections_without_a_valid_certificate_of_ours_are_refused_and_logged(
         assert said == b""
     said = strangers.greet(place.config, root=root, pair=pair(place.site("north")))
     assert said.startswith(b"HTTP/1")
+    for home, why in ((other, "is not trusted .* another federation"), (old, "ended on .* UTC: .* init")):
+        with pytest.raises(CoterieError, match=why):
+            nvflare.need_trust(home)
+    assert nvflare.need_trust(place.site("north")) is None
+    with pytest.raises(CoterieError, match="handshakes failed in the last"):
+        nvflare.need_trust(place.coordinator)
     log = place.coordinator / workspaces.WORKSPACE / workspaces.REFUSED
     reasons = (
         "http request",

@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from coterie import files
-from coterie.errors import CoterieError
 
 _UNUSED = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only",
            "decipher_only")  # fmt: skip
@@ -71,22 +70,6 @@ def node_key(path: Path, public: Path) -> None:
     key = _new_key()
     private(path, _written(key, PrivateFormat.OpenSSH))
     private(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
-
-
-def need_valid(path: Path, remedy: str) -> None:
-    """A CoterieError unless the certificate at ``path`` can be read and holds now."""
-    try:
-        found = x509.load_pem_x509_certificate(path.read_bytes())
-    except FileNotFoundError:
-        raise CoterieError(f"There is no certificate {path}: {remedy}.") from None
-    except ValueError as problem:
-        raise CoterieError(f"{path} is not a certificate: {remedy}.") from problem
-    now = datetime.now(UTC)
-    if now > found.not_valid_after_utc:
-        raise CoterieError(f"The certificate {path} ended on {found.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: {remedy}.")
-    if now < found.not_valid_before_utc:
-        begin = f"{found.not_valid_before_utc:%Y-%m-%d %H:%M}"
-        raise CoterieError(f"The certificate {path} begins on {begin} UTC: set this computer's clock, or {remedy}.")
 
 
 def _new_key() -> ec.EllipticCurvePrivateKey:

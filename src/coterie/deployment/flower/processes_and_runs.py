@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from coterie.deployment import processes
+from coterie.deployment import certificates, processes
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.flower import keys
 from coterie.deployment.flower.serve import FILES, LOG, MARK, PID, READY, environment, flwr, nodes, program
@@ -80,7 +80,7 @@ def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
     folder = folder.resolve()
     config = Config.read(folder)
     files = folder / FILES
-    keys.need_valid(files / "server.crt", "make a new one with `coterie federation init`")
+    certificates.need_valid(files / "server.crt")
     (files / READY).unlink(missing_ok=True)
     process = _start("coordinator", folder)
     if not processes.await_ready(process, (files / READY).exists, _START):
@@ -95,8 +95,18 @@ def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
 def start_site(folder: Path) -> subprocess.Popen[bytes]:
     """Start the site of ``folder``; it connects when the coordinator is there, again and again."""
     folder = folder.resolve()
-    keys.need_valid(folder / FILES / "ca.crt", "ask the coordinator for a new one")
+    certificates.need_valid(folder / FILES / "ca.crt")
     return _start("site", folder)
+
+
+def need_trust(folder: Path) -> None:
+    """A CoterieError where certificates of a folder have ended, or a site does not trust its coordinator."""
+    own, config = folder.resolve() / FILES, Config.read(folder)
+    certificates.need_valid(own / "ca.crt")
+    if (own / "server.crt").exists():
+        certificates.need_valid(own / "server.crt")
+    else:
+        certificates.need_trust(config.host, config.port, own / "ca.crt")
 
 
 def run(folder: Path, run_id: str, timeout: float) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coterie.deployment import processes, toml
+from coterie.deployment import certificates, processes, toml
 from coterie.deployment.federation_toml import RUN, Config
 from coterie.deployment.logs import AGAIN, RunLog
 from coterie.deployment.nvflare import workspaces
@@ -55,6 +55,7 @@ def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
     workspace, config = folder.resolve() / workspaces.WORKSPACE, Config.read(folder)
     if parent(workspace) is None:
         processes.need_free_port(config.port, _FREE)  # a server that was killed a moment ago may still hold it
+    certificates.need_valid(workspace / "startup/server.crt")
     workspaces.settle(workspace)
     process = start(workspace)
     if not processes.await_ready(process, partial(processes.listens, config.host, config.port), _START):
@@ -68,6 +69,23 @@ def start_site(folder: Path) -> subprocess.Popen[bytes]:
     workspace = folder.resolve() / workspaces.WORKSPACE
     workspaces.settle(workspace)
     return start(workspace)
+
+
+def need_trust(folder: Path) -> None:
+    """A CoterieError where certificates of a folder have ended, or a site and its coordinator do not trust each other.
+
+    At a coordinator that is also said of handshakes that failed in the last minutes.
+    """
+    workspace, config = folder.resolve() / workspaces.WORKSPACE, Config.read(folder)
+    startup = workspace / "startup"
+    if (own := startup / "server.crt").exists():
+        certificates.need_valid(own)
+        if refused := workspaces.refused(workspace):
+            raise CoterieError(refused)
+    else:
+        certificates.need_valid(own := startup / "client.crt")
+        pair = own, own.with_suffix(".key")
+        certificates.need_trust(config.host, config.port, startup / "rootCA.pem", pair)
 
 
 def start(workspace: Path) -> subprocess.Popen[bytes]:
@@ -155,7 +173,7 @@ def carry_out(
     """As :func:`run`, with the classes of the two sides of the job, and whether it needs all sites."""
     folder = folder.resolve()
     names, path = Config.read(folder).sites, folder / "runs" / run_id
-    if parent(folder / workspaces.WORKSPACE) is None:
+    if parent(workspace := folder / workspaces.WORKSPACE) is None:
         raise processes.not_running(folder)
     end, idle, seen, why = time.monotonic() + timeout, 0, -1, ""
     with ServerSession(workspaces.console(folder)) as session:
@@ -165,7 +183,7 @@ def carry_out(
                 job = outcome.job  # of an earlier command
             else:
                 _abort_jobs(session, run_id)
-                there = _wait_for_sites(session, names, end, whole)
+                there = _wait_for_sites(session, names, end, whole, partial(workspaces.refused, workspace))
                 if why:
                     RunLog(path, names).end(AGAIN, why)
                 sides = server(run_id, names), site(run_id)
@@ -194,8 +212,17 @@ def _abort_jobs(session: ServerSession, run_id: str) -> None:
                     session.abort(job["job_id"])
 
 
-def _wait_for_sites(session: ServerSession, names: tuple[str, ...], end: float, whole: bool = False) -> list[str]:
-    """The sites that answer: all of them, or after some time those that do; a CoterieError if too few do."""
+def _wait_for_sites(
+    session: ServerSession,
+    names: tuple[str, ...],
+    end: float,
+    whole: bool = False,
+    refused: Callable[[], str] = str,
+) -> list[str]:
+    """The sites that answer: all of them, or after some time those that do; a CoterieError if too few do.
+
+    That has what the server says of those it ``refused``.
+    """
     last = min(end, time.monotonic() + PATIENCE)
     while True:
         there = _ask_until_answered(session.answering, end)
@@ -203,9 +230,10 @@ def _wait_for_sites(session: ServerSession, names: tuple[str, ...], end: float, 
             break
         time.sleep(_LOOK)
     if not there.intersection(names):
-        raise CoterieError(f"No site is connected: start {listed(names)}, then run again.")
+        raise CoterieError(f"No site is connected: start {listed(names)}, then run again. {refused()}".rstrip())
     if whole and (away := [name for name in names if name not in there]):
-        raise BelowQuorum(f"Not connected: {listed(away)}. The run needs all sites (min_clients): start them first.")
+        said = f"Not connected: {listed(away)}. The run needs all sites (min_clients): start them first. {refused()}"
+        raise BelowQuorum(said.rstrip())
     return sorted(there.intersection(names))
 
 

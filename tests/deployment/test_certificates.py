@@ -1,0 +1,105 @@
+"""Certificates at both ends of a connection: who is told what, before a process is started."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import threading
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from cryptography import x509
+
+from coterie.deployment import certificates
+from coterie.deployment.flower import keys
+from coterie.deployment.nvflare import workspaces
+from coterie.errors import CoterieError
+
+
+@contextmanager
+def coordinator(server, ca, mutual):
+    """A server with a certificate, which where ``mutual`` asks for one of the authority ``ca``; its port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server.with_suffix(".crt"), server.with_suffix(".key"))
+    if mutual:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(ca)
+    found = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    found.socket = context.wrap_socket(found.socket, server_side=True, do_handshake_on_connect=False)
+    found.handle_error = lambda *_: None
+    thread = threading.Thread(target=found.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield found.server_address[1]
+    finally:
+        found.shutdown()
+        found.server_close()
+        thread.join(5.0)
+
+
+def made(folder, days=365.0):
+    keys.authority(folder, "x", 365.0)
+    monkeypatch = pytest.MonkeyPatch()
+    for name, use in (("server", "SERVER_AUTH"), ("site", "CLIENT_AUTH")):
+        monkeypatch.setattr(x509.oid.ExtendedKeyUsageOID, "SERVER_AUTH", getattr(x509.oid.ExtendedKeyUsageOID, use))
+        keys.certificate(folder, folder / name, "127.0.0.1", days)
+        monkeypatch.undo()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory):
+    root = tmp_path_factory.mktemp("authorities")
+    ours = made(root / "ours")
+    shutil.copytree(ours, root / "ended")
+    return {"ours": ours, "theirs": made(root / "theirs"), "ended": made(root / "ended", -1.0)}
+
+
+def pair(folder):
+    return folder / "site.crt", folder / "site.key"
+
+
+def need_trust(authorities, server="ours", root="ours", site="ours", mutual=True):
+    own = pair(authorities[site]) if mutual else None
+    with coordinator(authorities[server] / "server", authorities["ours"] / "ca.crt", mutual) as port:
+        certificates.need_trust("127.0.0.1", port, authorities[root] / "ca.crt", own)
+    return "trusted"
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+def test_a_site_is_told_at_once_why_it_cannot_trust_a_coordinator(authorities, mutual):
+    assert need_trust(authorities, mutual=mutual) == "trusted"
+    with pytest.raises(CoterieError, match=r"not trusted .* another federation, .* ask the coordinator"):
+        need_trust(authorities, root="theirs", site="theirs", mutual=mutual)
+    with pytest.raises(CoterieError, match=r"not trusted .*expired.* 'coterie federation init'"):
+        need_trust(authorities, server="ended", mutual=mutual)
+
+
+@pytest.mark.parametrize("site", ["theirs", "ended"])
+def test_a_site_is_told_at_once_that_a_coordinator_refuses_it(authorities, site):
+    with pytest.raises(CoterieError, match=r"refuses this site's certificate .*(another federation|federation init)"):
+        need_trust(authorities, site=site)
+
+
+def test_a_coordinator_that_is_away_is_no_fault(authorities):
+    with coordinator(authorities["ours"] / "server", authorities["ours"] / "ca.crt", True) as port:
+        pass
+    assert certificates.need_trust("127.0.0.1", port, authorities["ours"] / "ca.crt") is None
+
+
+def test_handshakes_that_failed_lately_are_counted(tmp_path):
+    def line(ago, what):
+        return f"{datetime.now() - timedelta(seconds=ago)} - asyncio - DEBUG - {what}\n"
+
+    assert workspaces.refused(tmp_path) == ""
+    log = tmp_path / workspaces.REFUSED
+    log.write_text(line(900, "refused: old") + line(6, "connection from x") + line(5, "refused: it hung up"))
+    assert workspaces.refused(tmp_path) == ""  # of who asks whether it listens
+    log.write_text(log.read_text() + "damaged - refused: \n" + line(1, "refused: unknown ca."))
+    assert workspaces.refused(tmp_path).startswith("2 handshakes failed")
+    assert "(unknown ca)" in workspaces.refused(tmp_path)
