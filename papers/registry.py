@@ -45,6 +45,8 @@ _EXPERIMENTS = (
     Experiment("001/figure2", f"{_DONOR} cross-entropies of clients", "15 s"),
     Experiment("001/donor", f"{_DONOR} Tables 2 and 3; the same on real data", "2 min"),
     Experiment("001/bound", "Mean squared distance of many runs under Theorem 3.5's bound", "20 s"),
+    Experiment("001/oracle", "Least risk (Bayes, BLUE) beside every estimator's in Table 1's setting", "1 min"),
+    Experiment("001/stein", "Proposition 5.4: James-Stein against BLUE over |mu| and d, exact and simulated", "10 s"),
     Experiment("001/acceleration", "Async-AL2SGD+ against Async-L2GD by communications", "40 s"),
     Experiment("003/figure5", "Bits of an update with and without clusters of elements", "5 s"),
     Experiment("003/figure6", "An update of logistic regression: raw, TV, 4 and 3 values", "5 s"),
