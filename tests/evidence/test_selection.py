@@ -1,16 +1,20 @@
 """The surface of held-out losses over a grid is what fitting each of its points gives."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import coterie
+from coterie.data.identifiability import orthogonal_columns
 from coterie.data.prepare_table import prepare
 from coterie.errors import CoterieError
 from coterie.evidence.selection import Surface, search, select
 from coterie.evidence.splits import Splits
 from coterie.evidence.table_comparison import all_splits, each_split
 from coterie.methods.problem_and_estimates import GroupedProblem
+from coterie.methods.tree.penalised_tree import Basis
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.table_methods import run
 from papers.simulate import tree
@@ -39,6 +43,20 @@ def test_surface(family, other):
                 lowest, best = exact, options
     assert surface.chosen == best
     assert select(clients, problem, grid, Splits(2, 0.25, seed=2)) == best
+
+
+def test_surface_in_orthogonal_columns():
+    """Of a column far from zero: losses at each point are those of its fits."""
+    df, truth = tree(12, 3, (4, 12), 1, "binomial", sd_client=0.5, root=[0.2, 0.3], seed=8)
+    clients, _ = prepare(df, truth["formula"], "client", "cluster", "binomial")
+    clients = replace(clients, X=clients.X + np.array([0.0, 1e5]))
+    basis = Basis.of(clients.X, clients.weights, orthogonal_columns(clients, np.arange(2)), 0)
+    problem = GroupedProblem(ClusterTree.of(clients), "binomial", np.arange(2), 0, basis=basis)
+    splits, options = Splits(1, 0.25, seed=3), {"gamma": 4.0, "lam": 9.0}
+    surface = search(clients, problem, {name: [value] for name, value in options.items()}, splits)
+    fits = {"given": lambda c: run("given-strengths", c, problem, options)[0]}
+    evidence = all_splits(each_split(clients, "binomial", fits, splits))
+    assert surface.loss[0, 0] == pytest.approx(evidence.losses["given"].sum() / evidence.weight.sum(), abs=1e-6)
 
 
 LEVELS = pd.DataFrame({"g": np.repeat(np.arange(12), 6)}).assign(

@@ -50,18 +50,33 @@ ALONE = {
     "weighted-averaging": {"rounds": {"steps": 60, "batch": 4}},
     "bias-correction": {"rounds": {"steps": 60, "batch": 4}},
     "ditto": {"rounds": 12},
+    **{name: {"rounds": {"steps": 200, "looks": 2}} for name in ("async-l2gd", "async-al2sgd")},
+    "similarity-network": {"network": {"edges": [(0, 3), (3, 6), (1, 4)], "lam": 0.02}},
 }
 
 
 @pytest.mark.parametrize("method", ALONE)
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
-def test_what_holds_models_weakly_does_not_depend_on_the_zero_or_unit_of_a_column(family, method):
-    """Ties between coefficients, as of networks, do depend on them: they are of the columns as they are."""
+def test_nothing_depends_on_the_zero_or_unit_of_a_column_but_strengths_that_are_given(family, method):
     df, predicted = spread(family, 0.0), []
     for table in (df, df.assign(x=(df["x"] + 2000.0) * 1e3, z=(df["z"] + 2000.0) * 1e3)):
         how = {"client": "client", "cluster": "cluster", "family": family, "method": method, "splits": 0}
         predicted.append(coterie.fit(table, "y ~ x + z", **how, **ALONE[method]).predict(table)["prediction"])
     np.testing.assert_allclose(predicted[1], predicted[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("how", [{"network": {"solver": "admm"}}, {"rounds": {"codec": "tv:2", "steps": 60}}])
+def test_a_network_is_solved_wherever_a_shared_column_has_its_zero(how):
+    """Consensus ADMM, and a run over a codec, of counts came to 1e124."""
+    network, predicted = {"edges": [(0, 3), (3, 6), (1, 4)], "lam": 0.02} | how.get("network", {}), []
+    for zero in (0.0, 2000.0):
+        table = spread("poisson", zero)
+        fit = coterie.fit(
+            table, "y ~ x + z", client="client", family="poisson", method="similarity-network", splits=0,
+            shared=["x"], network=network, rounds=how.get("rounds"),
+        )  # fmt: skip
+        predicted.append(fit.predict(table)["prediction"])
+    np.testing.assert_allclose(predicted[1], predicted[0], rtol=1e-4)
 
 
 def test_a_named_structure_is_of_the_columns_as_they_are():

@@ -18,6 +18,7 @@ from coterie.methods.collaboration import options as collaboration
 from coterie.methods.collaboration.fit import weights
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
+from coterie.methods.local_training.frame import in_standard_columns
 from coterie.methods.networks.objective import Prior
 from coterie.methods.networks.options import HELD_OUT, Asked
 from coterie.methods.networks.path import Path, path
@@ -28,7 +29,7 @@ from coterie.numerics.arrays import Floats
 from coterie.objectives.holdout import HeldOut
 from coterie.relations.parameter_layout import Layout
 from coterie.runs.labelled_options import main_clients, weight_matrix
-from coterie.runs.table_methods import block_size, client_losses, objective, run
+from coterie.runs.table_methods import block_size, client_losses, in_basis, objective, run
 
 GRID = np.linspace(0.0, 1.0, 11)  # candidates for a weight of others
 INNER, INNER_PATH = 5, 3  # splits of the training rows at most: for a weight, and for a path of networks
@@ -57,7 +58,7 @@ def search(clients: Clients, problem: GroupedProblem, grid: dict[str, list[Any]]
     lams, alphas = grid.get("lam"), grid.get("alpha")
     loss, weight = np.zeros((len(grid["gamma"]), len(lams or alphas or [None]))), 0.0
     for train, held in splits.parts(clients):
-        rows = HeldOut(objective(train, problem.family), objective(held, problem.family))
+        rows = HeldOut(*(objective(in_basis(part, problem), problem.family) for part in (train, held)))
         fed = InProcess(rows, clients.clusters, ids=clients.ids, block=block_size(clients, 4))
         for point in strengths.path(fed, problem, grid["gamma"], lams, alphas):
             loss[point.at] += point.held_out()
@@ -116,6 +117,7 @@ def weight_losses(
     asked = replace(options, keep=0.0) if corrected else replace(options, alpha=1.0)
     loss, rows = np.zeros(len(GRID)), 0.0
     for train, held in splits.parts(clients):
+        train, held = in_basis(train, problem), in_basis(held, problem)
         fed = InProcess(objective(train, problem.family), clients.clusters, ids=clients.ids)
         everyone, metric = around_pooled(fed, problem)
         chosen = weights(fed, metric, asked, corrected)
@@ -174,11 +176,12 @@ def clusterpath(
     """The path of a network along lam; ``loss`` is of coefficients (n, p) in the units of the table."""
     fed = InProcess(objective(clients, problem.family), clients.clusters, ids=clients.ids)
     graph = asked.similarity.network(fed, problem) if asked.edges is None else asked.edges
-    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
+    standard, to_table = in_standard_columns(fed, problem)
+    setup = prepare(standard, problem.tree, problem.family, problem.personal, problem.intercept)
     layout, prior = Layout.columns(setup.p, problem.personal), Prior.of(graph, problem.family, own=setup.prior())
-    tell = None if loss is None else lambda theta: loss(theta * setup.unit)
+    tell = None if loss is None else lambda theta: loss((theta * setup.unit) @ to_table.T)
     along: dict[str, Any] = {"lam": lam, "steps": STEPS, "span": SPAN, "loss": tell, "kkt": kkt}
-    return path(fed, graph, asked.p, layout=layout, unit=setup.unit, prior=prior, **along)
+    return path(standard, graph, asked.p, layout=layout, unit=setup.unit, prior=prior, **along)
 
 
 def _loss(held: Clients, family: Family, theta: Floats) -> float:

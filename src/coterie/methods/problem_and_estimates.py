@@ -110,9 +110,8 @@ def collect(
     )
 
 
-def in_table(fitted: Estimates, basis: Basis) -> Estimates:
-    """What was fitted to columns ``X @ basis.matrix``, as coefficients of X."""
-    B = basis.matrix
+def in_table(fitted: Estimates, B: Floats) -> Estimates:
+    """What was fitted to columns ``X @ B``, as coefficients of X."""
 
     def packed(S: Floats) -> Floats:
         return pack(B @ full(S) @ B.T)

@@ -33,6 +33,11 @@ def block_size(clients: Clients, times: int = 1) -> int:
     return int(np.clip(len(clients) * times * ROWS_PER_BLOCK // max(len(clients.y), 1), 64, BLOCK))
 
 
+def in_basis(clients: Clients, problem: GroupedProblem) -> Clients:
+    """The clients in the columns that the problem is of."""
+    return clients if problem.basis is None else replace(clients, X=clients.X @ problem.basis.matrix)
+
+
 def objective(clients: Clients | GLM, family: Family | str) -> GLM:
     """The clients' rows as an objective, without a copy."""
     c = clients
@@ -74,8 +79,7 @@ def run(
         problem = replace(problem, tree=ClusterTree())
     if not method.turns:
         problem = replace(problem, basis=None)
-    if problem.basis is not None:
-        clients = replace(clients, X=clients.X @ problem.basis.matrix)
+    clients = in_basis(clients, problem)
     here = None if method.flat else clients.clusters
     block = BLOCK if problem.family.is_quadratic else block_size(clients)
     where = dict(engine or {})
@@ -83,5 +87,5 @@ def run(
     fed = local_engine(objective(clients, problem.family), here, clients.ids, block=block, **where)
     fitted = method.fit(fed, problem, **taken)
     if problem.basis is not None:
-        fitted = in_table(fitted, problem.basis)
+        fitted = in_table(fitted, problem.basis.matrix)
     return fitted, fed.ledger.as_dict()

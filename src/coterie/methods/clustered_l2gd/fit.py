@@ -26,7 +26,8 @@ from coterie.methods.clustered_l2gd.coins_and_averages import expected_communica
 from coterie.methods.clustered_l2gd.options import Options
 from coterie.methods.clustered_l2gd.strong_convexity import client_constants, mu_F
 from coterie.methods.given_strengths import given
-from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, summarise
+from coterie.methods.local_training.frame import in_standard_columns
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, in_table, summarise
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.tree.client_work import reveal
 from coterie.methods.tree.strengths import learn
@@ -47,14 +48,17 @@ def fit(
 ) -> Estimates:
     """Run Algorithm 1, or 2 (``accelerated``), as ``rounds`` (``options.Options``) ask for it, and say how far it came.
 
-    Strengths are those of ``given_strengths``; without gamma they are learned by marginal likelihood. Covariances are
-    those of the exact solution. ``info["rounds"]`` has what was chosen and why, the ``trace`` of (step, gap,
+    Strengths are those of ``given_strengths``, of the columns as they are; without gamma they are learned by marginal
+    likelihood, and are of columns less their means, in standard units. Covariances are those of the exact solution.
+    ``info["rounds"]`` has what was chosen and why, the ``trace`` of (step, gap,
     communications between, within), ``gap``, ``status``, and communications expected and counted. A CoterieError for
     options that cannot be; where columns are shared or clusters nested.
     """
     options = Options.of(rounds or {})
     options.check(accelerated, fed.clients.k)
+    to_table = None
     if gamma is None:
+        fed, to_table = in_standard_columns(fed, problem)
         gamma, lam = learn(fed, problem)
     ties = Ties.of(fed.clients.clusters, fed.clients.k, gamma, lam, alpha)
     exact = solve_exactly(fed, problem, ties)
@@ -75,7 +79,9 @@ def fit(
     info |= {"differing": gap_to_spread(state["observed"]), "accuracy": options.accuracy, "asked": dict(rounds or {})}
     info |= {"communications": _counted(options, plan.method, state, theta.shape[1])}
     strengths = {"gamma": summarise(ties.gamma), "alpha": summarise(ties.alpha), "lam": summarise(ties.lam)}
-    return replace(exact, client=theta, nodes=nodes, root=network, info={"strengths": strengths, "rounds": info})
+    strengths |= {"columns": "as they are" if to_table is None else "standard"}
+    found = replace(exact, client=theta, nodes=nodes, root=network, info={"strengths": strengths, "rounds": info})
+    return found if to_table is None else in_table(found, to_table)
 
 
 def _averages(ties: Ties, theta: Floats) -> tuple[Floats, Floats]:

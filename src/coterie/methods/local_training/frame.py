@@ -18,8 +18,9 @@ from weakref import ref
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation, Site, find_work, require_all_replies, work, work_name
+from coterie.federation import Federation, Site, Work, find_work, require_all_replies, work, work_name
 from coterie.methods.problem_and_estimates import GroupedProblem
+from coterie.methods.tree.penalised_tree import prepare, standard_units
 from coterie.numerics.arrays import Floats, full
 from coterie.objectives.glm import GLM
 from coterie.queries import Query, WrappedFederation
@@ -90,6 +91,21 @@ def well_scaled(fed: Federation, problem: GroupedProblem) -> Frame:
     return frame
 
 
+def in_standard_columns(fed: Federation, problem: GroupedProblem) -> tuple[InFrame, Floats]:
+    """The federation in columns less their means, in standard units; and what takes coefficients to the table's (p, p).
+
+    Ties there depend on no column's zero or unit. Where clients share the intercept, personal columns keep their zero:
+    they have no intercept of their own to move it to.
+    """
+    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
+    standard = standard_units(setup.mean / setup.unit, setup.unit, problem.intercept)
+    if problem.intercept is not None and problem.intercept not in problem.personal:
+        standard[problem.intercept, problem.personal] = 0.0
+    frame = Frame(np.zeros(setup.p), np.asarray(np.linalg.inv(standard), dtype=np.float64))
+    require_all_replies(fed.ask(keep_frame, row=frame.row))
+    return InFrame(fed), frame.R
+
+
 def _whitening(H: Floats, problem: GroupedProblem) -> Floats:
     """R with ``R' H R = I``, whose rows of shared columns are zero but for shared ones.
 
@@ -154,6 +170,14 @@ def in_frame(site: Site, inner: str, **message: Any) -> Reply:
 class InFrame(WrappedFederation):
     """A federation whose sites keep a frame: parameters that travel are those in it."""
 
+    def __init__(self, fed: Federation) -> None:
+        super().__init__(fed)
+        if (together := getattr(fed, "together", None)) is not None:
+            self.together = lambda work, /, **message: together(in_frame, **_inside(work, message))
+
     def _answer(self, query: Query) -> Any:
-        message = {**query.message, "inner": work_name(query.work).removeprefix(ROOM)}
-        return query._replace(work=in_frame, message=message).of(self.fed)
+        return query._replace(work=in_frame, message=_inside(query.work, query.message)).of(self.fed)
+
+
+def _inside(work: Work, message: Mapping[str, Any]) -> dict[str, Any]:
+    return {**message, "inner": work_name(work).removeprefix(ROOM)}

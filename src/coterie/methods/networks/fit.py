@@ -11,10 +11,11 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods import local, pooled
+from coterie.methods.local_training.frame import in_standard_columns
 from coterie.methods.networks.objective import NetworkObjective, Prior, derivatives
 from coterie.methods.networks.optimum import Optimum, lambda_max, optimum
 from coterie.methods.networks.options import HELD_OUT, Asked, Run
-from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, in_table
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.tree.penalised_tree import prepare
@@ -36,7 +37,8 @@ def fit(
 ) -> Estimates:
     """Tie clients along a ``network`` (``options.Asked``; lam is a number here), exactly or by a run of ``rounds``.
 
-    Clients never seen get the pooled model. Covariances are given the groups that merged. ``info["network"]`` has the
+    Ties are of columns less their means, in standard units. Clients never seen get the pooled model.
+    Covariances are given the groups that merged. ``info["network"]`` has the
     network, the groups, the certificate and, of a run, its ``trace`` of (step, gap) and what its steps sent, in bytes;
     the ledger has the computation of the optimum, for the gap, too. A CoterieError for options that cannot be, and
     where all columns are shared.
@@ -48,24 +50,26 @@ def fit(
         raise CoterieError("All columns are shared, so there is nothing to tie along a network: use method 'pooled'.")
     everyone = pooled.fit(fed, problem)
     graph = asked.similarity.network(fed, problem) if asked.edges is None else asked.edges
-    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
+    standard, to_table = in_standard_columns(fed, problem)
+    setup = prepare(standard, problem.tree, problem.family, problem.personal, problem.intercept)
     layout = Layout.columns(setup.p, problem.personal)
     prior = Prior.of(graph, problem.family, asked.lam == 0.0, setup.prior())
     lam, how = float(asked.lam), dict[str, Any](layout=layout, unit=setup.unit, prior=prior)
-    best = optimum(fed, graph, lam, asked.p, solver=asked.solver, **how)
+    best = optimum(standard, graph, lam, asked.p, solver=asked.solver, **how)
     about, theta, groups = _about(graph, asked, best), best.theta, best.groups
     if not run.exact:
-        objective = NetworkObjective(fed, graph, lam, asked.p, **how)
+        objective = NetworkObjective(standard, graph, lam, asked.p, **how)
         if np.isinf(objective.lam):
             objective = replace(objective, lam=lambda_max(objective, best.x, best.Z))
-        theta, run_info = _run(objective, run, best, everyone)
+        theta, run_info = _run(objective, run, best, np.asarray(np.linalg.solve(to_table, everyone.root)))
         about |= run_info
     elif (end := solved_end(fed, problem, graph, lam, layout)) is not None:
         return replace(end, log_likelihood=None, info={"network": about})
     rows = setup.rows if problem.family.has_dispersion else None
-    cov, sigma2 = coefficient_covariance(fed, layout, setup.unit, theta, groups, rows)
-    info = {"network": about}
-    return replace(everyone, client=theta * setup.unit, client_cov=cov, sigma2=sigma2, log_likelihood=None, info=info)
+    cov, sigma2 = coefficient_covariance(standard, layout, setup.unit, theta, groups, rows)
+    own = in_table(replace(everyone, client=theta * setup.unit, client_cov=cov), to_table)
+    alone: dict[str, Any] = {"client": own.client, "client_cov": own.client_cov, "info": {"network": about}}
+    return replace(everyone, sigma2=sigma2, log_likelihood=None, **alone)
 
 
 def solved_end(
@@ -98,14 +102,14 @@ def _about(graph: Network, asked: Asked, best: Optimum) -> dict[str, Any]:
     return about
 
 
-def _run(objective: NetworkObjective, run: Run, best: Optimum, everyone: Estimates) -> tuple[Floats, dict[str, Any]]:
-    """Algorithm 6 from the pooled model, and how far it came."""
+def _run(objective: NetworkObjective, run: Run, best: Optimum, root: Floats) -> tuple[Floats, dict[str, Any]]:
+    """Algorithm 6 from the pooled model ``root`` (d,), and how far it came."""
     fed, layout, unit = objective.fed, objective.layout, objective.unit
     prior, prior_curvature = objective.prior, 0.0 if objective.prior is None else objective.prior.z
     if prior is not None and prior.alone is not None and prior.own is not None:
         prior_curvature = prior_curvature + prior.alone * float(np.linalg.norm(prior.own, 2)) ** 2
     taking = run.transport.participation, run.transport.batch
-    size = step_sizes(fed, layout, unit, run.phases is None, everyone.root, prior_curvature, *taking)
+    size = step_sizes(fed, layout, unit, run.phases is None, root, prior_curvature, *taking)
     factor = 1.0 if run.eta == "auto" else float(run.eta)
     method = SimilarityNetwork(
         network=objective.network,
@@ -120,7 +124,7 @@ def _run(objective: NetworkObjective, run: Run, best: Optimum, everyone: Estimat
         prior=None if prior is None or prior.alone is None else replace(prior, alone=prior.alone / size.weight),
         transport=run.transport,
     )
-    start = layout.split(np.tile(everyone.root / unit, (len(fed.clients), 1)))
+    start = layout.split(np.tile(root / unit, (len(fed.clients), 1)))
     begun = state = method.init(fed, *start)
     first, trace, sent = _left(objective, best, start), [(0, 1.0)], np.zeros(2, dtype=np.int64)
     before = _bytes(fed)

@@ -37,9 +37,9 @@ TRUST = 1e-2  # what a step may gain for each row at most: where it gains more, 
 
 def learn(fed: Federation, problem: GroupedProblem) -> tuple[float, float | None]:
     """Gamma, and lambda where there are clusters, for a tree with one level of them at most."""
-    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
+    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept, problem.basis)
     size = np.exp(np.mean(np.log(setup.unit[setup.z])))  # so that the search starts near 1
-    basis = np.diag(size / setup.unit[setup.z])[None]
+    basis = size * setup.deviation[None]
     levels = [Structure("isotropic", basis)]
     levels += [Structure("isotropic", basis[: int(nodes > 1)]) for nodes in problem.tree.sizes[:-1]]
     *_, state = Variances(setup, tuple(levels), reml=problem.family.has_dispersion).run(fed)
@@ -50,7 +50,7 @@ def learn(fed: Federation, problem: GroupedProblem) -> tuple[float, float | None
 
 @dataclass(frozen=True)
 class Point:
-    """One point of the grid, ``at`` (gamma, the other), in the table's units; clients keep theirs until the next."""
+    """One point of the grid, ``at`` (gamma, the other), of the federation's columns; clients keep it until the next."""
 
     at: tuple[int, int]
     root: Floats
@@ -83,7 +83,7 @@ def path(
     ``given_strengths.given``. The last step of a point of a GLM may gain ``tolerance`` for each row; 0 solves every
     point from the beginning.
     """
-    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
+    setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept, problem.basis)
     name, other = ("lam", lams) if lams is not None else ("alpha", alphas)
     line = list(enumerate([None] if other is None else other))
     points = _Path(fed, setup, tolerance * setup.rows)
