@@ -58,7 +58,6 @@ from coterie.options import Option, declared
 from coterie.results.fitting import Fitting
 from coterie.results.options import Options
 from coterie.results.predict import finite_mean, predict_rows
-from coterie.results.result import FitResult
 
 _BLOCK = 1 << 15  # rows at a time, so that what is gathered stays in cache
 _OUTCOMES = tuple(family.name for family in FAMILIES.values() if not family.two_classes)
@@ -103,7 +102,12 @@ class _Hierarchical(BaseEstimator):
         options = Options(shared=columns_named(every, as_list(self.shared), "shared"), **asked)
         formula = f"y ~ {' + '.join(['1' if self.fit_intercept else '0', *names])}"
         self.result_ = Fitting(rows, None, formula, options, settings).result(start, "")
-        self._name_coefficients(self.result_)
+        first, m = int(self.fit_intercept), self.result_.model
+        self.coef_: Floats = m.root[first:]
+        self.intercept_: Any = float(m.root[0]) if first else 0.0
+        self.clients_ = m.labels
+        self.client_coef_: Floats = m.client[:, first:]
+        self.client_intercept_: Floats = m.client[:, 0] if first else np.zeros(len(m.labels))
         return self
 
     def _rows(self, parts: Parts, y: Floats, weights: Floats | None, names: Sequence[str]) -> Clients:
@@ -132,14 +136,6 @@ class _Hierarchical(BaseEstimator):
                 design[block, first:] = X[block if tree.presorted else tree.order[block]]
         rows = tree.clients(design, y[tree.order], np.zeros(n), weights[tree.order], terms, tree.order)
         return replace(rows, notes=tuple(notes))
-
-    def _name_coefficients(self, result: FitResult) -> None:
-        first, m = int(self.fit_intercept), result.model
-        self.coef_: Floats = m.root[first:]
-        self.intercept_: Any = float(m.root[0]) if first else 0.0
-        self.clients_ = m.labels
-        self.client_coef_: Floats = m.client[:, first:]
-        self.client_intercept_: Floats = m.client[:, 0] if first else np.zeros(len(m.labels))
 
     def _link(self, X: Any, clients: Any, clusters: Any) -> Floats:
         """Linear predictor (n,) of every row, by its client's coefficients or the finest known ancestor's."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
 from coterie.evidence.splits import Splits
-from coterie.families import Family
 from coterie.methods.collaboration import options as collaboration
 from coterie.methods.collaboration.fit import weights
 from coterie.methods.collaboration.metric import around_pooled
@@ -153,7 +151,10 @@ def choose_lam(
     lam: Floats | None = None
     losses, rows = [], 0.0
     for train, held in inner.parts(clients):
-        tell = partial(_loss, held, problem.family)
+
+        def tell(theta: Floats, held: Clients = held) -> float:
+            return float(client_losses(held, problem.family, theta).sum())
+
         found = clusterpath(train, problem, asked, lam, tell)
         lam = found.lam[1:]
         losses.append(np.append(found.loss, tell(run("local", train, problem, {})[0].client)))
@@ -182,7 +183,3 @@ def clusterpath(
     tell = None if loss is None else lambda theta: loss((theta * setup.unit) @ to_table.T)
     along: dict[str, Any] = {"lam": lam, "steps": STEPS, "span": SPAN, "loss": tell, "kkt": kkt}
     return path(standard, graph, asked.p, layout=layout, unit=setup.unit, prior=prior, **along)
-
-
-def _loss(held: Clients, family: Family, theta: Floats) -> float:
-    return float(client_losses(held, family, theta).sum())

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie.errors import fitting
 from coterie.methods.registry import METHODS
 from coterie.report import figures, tables, words
 from coterie.report.method_section import method_section
 from coterie.report.page import page, write_page
-
-if TYPE_CHECKING:
-    from coterie.results.result import FitResult
-
+from coterie.results.result import FitResult
 
 OF_A_METHOD = ("rounds", "collaboration", "network", "training")  # records that have a section of their own
 

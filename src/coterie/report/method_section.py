@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,7 @@ from coterie.report.graph_layout import spring_layout
 from coterie.report.network_figures import merge_figure, network_figure
 from coterie.report.svg import Axes, Figure, line, mark
 from coterie.report.tables import Table
-
-if TYPE_CHECKING:
-    from coterie.results.result import FitResult
+from coterie.results.result import FitResult
 
 SPACES = {
     "model": "with alike coefficients",

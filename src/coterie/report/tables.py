@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from rich.box import Box
 
 from coterie.report import words
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from coterie.results.advice import Advice
-    from coterie.results.result import FitResult
+from coterie.results.advice import Advice
+from coterie.results.result import FitResult
 
 
 @dataclass(frozen=True)

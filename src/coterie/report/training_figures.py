@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from coterie.evidence.training_comparison import TrainingComparison
 from coterie.methods.groups.growth import Growth
 from coterie.methods.registry import trained_method
 from coterie.numerics.arrays import Floats
 from coterie.report import words
 from coterie.report.svg import COLOURS, Axes, Figure, evenly, line, mark, picture, spread
-
-if TYPE_CHECKING:
-    from coterie.evidence.training_comparison import TrainingComparison
 
 DOTS = 200  # so many clients of a method are drawn as dots, at most
 SQUARE = 120  # so many clients at most have a picture of who is with whom

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from coterie.errors import listed
-from coterie.evidence.training_comparison import private_enough
+from coterie.evidence.training_comparison import TrainingComparison, private_enough
 from coterie.methods.groups.growth import ROWS, Growth
 from coterie.methods.registry import TRAINED
 from coterie.report import training_figures as pictures
@@ -17,10 +17,7 @@ from coterie.report import words
 from coterie.report.page import page, write_page
 from coterie.report.tables import Table, but_for, with_interval
 from coterie.runs.scores import BALANCED, RARE
-
-if TYPE_CHECKING:
-    from coterie.evidence.training_comparison import TrainingComparison
-    from coterie.runs.training import Trained
+from coterie.runs.training import Trained
 
 GROUPS = 24
 """A table has so many groups at most."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from coterie.evidence.intervals import less, median_ratio
 from coterie.evidence.table_comparison import may_be_as_good
 from coterie.families import family_named
+from coterie.results.model import Model
 from coterie.results.predict import Nodes
-
-if TYPE_CHECKING:
-    from coterie.results.model import Model
-    from coterie.results.result import FitResult
+from coterie.results.result import FitResult
 
 
 def number(value: float, digits: int = 3) -> str:

@@ -26,7 +26,6 @@ from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.numerics import keyed_random
-from coterie.numerics.arrays import Bools
 from coterie.options import declared
 from coterie.relations.clusters import ClusterTree
 from coterie.results.options import Options as FitOptions
@@ -69,8 +68,16 @@ class Advice:
 
     @property
     def sentences(self) -> list[str]:
-        """What was found, in words."""
-        return sentences(self)
+        """What was found, in words; without splits, what is predicted only."""
+        found = list(_who(self))
+        if "gain" in self.clients:
+            found += [*_measured(self), *_agreement(self), *_harm(self)]
+        if (held := self.settings.get("prior", 0.0)) > 0.0:
+            found.append(
+                f"A prior worth {held:.2g} rows pulls every model to the pooled one, alone as together, so that "
+                "separated outcomes stay finite: with prior none nothing does."
+            )
+        return found + list(self.settings.get("notes", []))
 
     def of(self, client: Any) -> pd.DataFrame:
         """The collaborators of one client: ``collaborator``, ``tau``, ``weight``; a CoterieError for an unknown one."""
@@ -82,19 +89,6 @@ class Advice:
             raise CoterieError(f"There is no {labels.name} '{client}' in the table.{hint}")
         mine: pd.DataFrame = self.weights[self.weights["client"] == labels[at]]
         return mine.drop(columns="client").reset_index(drop=True)
-
-
-def sentences(advice: Advice) -> list[str]:
-    """All of it; without splits, what is predicted only."""
-    found = list(_who(advice))
-    if "gain" in advice.clients:
-        found += [*_measured(advice), *_agreement(advice), *_harm(advice)]
-    if (held := advice.settings.get("prior", 0.0)) > 0.0:
-        found.append(
-            f"A prior worth {held:.2g} rows pulls every model to the pooled one, alone as together, so that separated "
-            "outcomes stay finite: with prior none nothing does."
-        )
-    return found + list(advice.settings.get("notes", []))
 
 
 def _who(advice: Advice) -> Iterator[str]:
@@ -145,20 +139,13 @@ def _measured(advice: Advice) -> Iterator[str]:
     )
 
 
-def _sound(advice: Advice) -> Bools:
-    """Clients with a test row, and with training rows enough for a model of their own."""
-    frame, settings = advice.clients, advice.settings
-    trained = frame["rows"] * (1.0 - settings["test_fraction"])
-    return np.asarray((trained >= OWN_ROWS * settings["columns"]) & frame["gain"].notna(), dtype=bool)
-
-
 def _agreement(advice: Advice) -> Iterator[str]:
     """Prediction against measurement, where the model alone is one; and what theory does not know of the others."""
-    frame, sound = advice.clients, _sound(advice)
-    tested = int(frame["gain"].notna().sum())
-    if sound.any():
-        yield from _compared(frame[sound], int(sound.sum()) < tested, advice.settings["seed"])
-    left = frame[~sound & frame["gain"].notna().to_numpy()]
+    frame, settings, tested = advice.clients, advice.settings, advice.clients["gain"].notna()
+    enough = frame["rows"] * (1.0 - settings["test_fraction"]) >= OWN_ROWS * settings["columns"]
+    sound, left = frame[tested & enough], frame[tested & ~enough]
+    if len(sound):
+        yield from _compared(sound, len(sound) < int(tested.sum()), settings["seed"])
     if len(left):
         yield (
             f"For {_count(len(left))} with fewer than {OWN_ROWS} training rows to each of {advice.settings['columns']} "

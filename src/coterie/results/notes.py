@@ -187,7 +187,8 @@ def over_rounds(r: Mapping[str, Any]) -> list[str]:
             f"The run diverged by step {step}; the coefficients are the last finite ones before it, "
             f"{_short_of(r['gap'])}. {why}: {remedy}."
         ]
-    counts = f"{_times(sent['between'])} between clusters and {sent['within']:,.1f} within each in the mean"
+    counts = f"{sent['between']:,} communication{'s' * (sent['between'] != 1)} between clusters and "
+    counts += f"{sent['within']:,.1f} within each in the mean"
     if "refreshes" in sent:
         counts += f", and {sent['refreshes']:,} refreshes of the anchor, in which all clusters speak"
     left = f"{_short_of(r['gap'])}{_of_differences(r)}"
@@ -334,10 +335,6 @@ def _labels(clients: Clients, at: list[int]) -> str:
 
 def _percent(share: float) -> str:
     return f"{100.0 * share:.0f}%" if share >= 0.1 else f"{100.0 * share:.2g}%"
-
-
-def _times(count: int) -> str:
-    return f"{count:,} communication{'s' * (count != 1)}"
 
 
 def _short_of(gap: float) -> str:

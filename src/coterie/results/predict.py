@@ -306,9 +306,14 @@ def read_rows(
     numbers += [] if offset is None else [offset]
     table.need(numbers, "model's")
     try:
-        if missing == "error":
-            _need_numbers(table, numbers)
-        X = _columns(table, terms) if design is None else _matrix(design, table, missing)
+        for column in numbers if missing == "error" else ():
+            for what, rows in table[column].faults("number"):
+                raise BadRows(f"Column '{column}' has {what} in {at_rows(rows)}.")
+        if design is None:
+            X = np.column_stack([np.ones(len(table)) if t == INTERCEPT else table[t].numbers for t in terms])
+        else:
+            choice: Literal["error", "nan"] = "nan" if missing == "empty" else "error"
+            X = design.matrix(table, on_unseen=choice, on_missing=choice)
     except BadRows as e:
         raise CoterieError(
             f"{e} Correct these rows, or leave their predictions empty: missing='empty' (--missing empty)."
@@ -325,25 +330,6 @@ def read_rows(
                 reasons.append(NOTHING + what)
         X[why >= 0] = np.nan
     return X, added, why, reasons
-
-
-def _matrix(design: Design, table: Table, missing: Missing) -> Floats:
-    choice: Literal["error", "nan"] = "nan" if missing == "empty" else "error"
-    return design.matrix(table, on_unseen=choice, on_missing=choice)
-
-
-def _columns(table: Table, terms: tuple[str, ...]) -> Floats:
-    X = np.ones((len(table), len(terms)))
-    for j, term in enumerate(terms):
-        if term != INTERCEPT:
-            X[:, j] = table[term].numbers
-    return X
-
-
-def _need_numbers(table: Table, columns: list[str]) -> None:
-    for column in columns:
-        for what, rows in table[column].faults("number"):
-            raise BadRows(f"Column '{column}' has {what} in {at_rows(rows)}.")
 
 
 def _reasons(table: Table, design: Design | None, kinds: dict[str, Kind], X: Floats) -> Iterator[tuple[str, Bools]]:
