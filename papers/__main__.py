@@ -13,7 +13,9 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.common import check_folder, complain, place, say, width
+from coterie.cli.options import place
+from coterie.cli.outputs import check_folder
+from coterie.cli.terminal import complain, say, width
 from coterie.errors import CoterieError
 from coterie.report.tables import render_text
 from papers.outcome import Outcome, Settings, write

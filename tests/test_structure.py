@@ -178,7 +178,7 @@ def test_a_wrong_import_is_seen(name: str, code: str) -> None:
         ("deployment/flower/transport.py", "from flwr.app import Message\nfrom coterie.engines import base"),
         ("results/result.py", "from coterie import __version__"),
         ("cli/main.py", "from coterie.errors import CoterieError"),
-        ("papers/registry.py", "from coterie.cli import common\nfrom . import outcome\nimport matplotlib"),
+        ("papers/registry.py", "from coterie.cli import terminal\nfrom . import outcome\nimport matplotlib"),
     ],
 )
 def test_a_right_import_is_let_through(name: str, code: str) -> None:

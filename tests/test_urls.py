@@ -11,8 +11,8 @@ import coterie
 from coterie.data.images import fashion, read_folder, read_idx
 from coterie.data.table_files import check_writable, write_table
 from coterie.deployment import folders
+from coterie.deployment.coordinator import run
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.programs import run
 from coterie.deployment.schema import Schema
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.deployment.site.site_toml import Member

@@ -227,7 +227,7 @@ def test_a_place_that_cannot_be_written_is_found_before_any_work(folder, command
     Path("file").write_text("mine")
     Path("locked").mkdir()
     Path("folder.csv").mkdir()
-    access = "coterie.cli.common.os.access"
+    access = "coterie.cli.outputs.os.access"
     monkeypatch.setattr(access, lambda path, mode: Path(path).name != "locked")  # also where root runs the tests
     monkeypatch.setattr("coterie.data.table_files.read_table", lambda *_: pytest.fail("the table was read"))
     ran = coterie(command, "table.csv", "--formula", "score ~ hours", "--client", "school", "--out", out)

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from coterie.deployment import folders
+from coterie.deployment.coordinator import run
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.programs import run
 from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.deployment.site.site_toml import Member

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 from coterie.deployment import folders
-from coterie.deployment.programs import run
+from coterie.deployment.coordinator import run
 from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
 from tests.cli.harness import coterie

@@ -10,7 +10,7 @@ import pytest
 
 import coterie
 from coterie.deployment import federated_fit, folders
-from coterie.deployment.programs import run
+from coterie.deployment.coordinator import run
 from coterie.errors import CoterieError
 from tests.cli.harness import coterie as command
 from tests.deployment.sites import FORMULA, build, tables, transport

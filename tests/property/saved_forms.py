@@ -16,11 +16,11 @@ from safetensors.numpy import save as bytes_of
 
 import coterie
 from coterie.deployment import toml
+from coterie.deployment.coordinator.run import run
+from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.federation_toml import Config as Federation
 from coterie.deployment.logs import read as read_log
 from coterie.deployment.logs import read_status, words
-from coterie.deployment.programs.run import run
-from coterie.deployment.programs.run_toml import RunConfig
 from coterie.deployment.schema import Schema
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.deployment.site.site_toml import Member

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from coterie.deployment.coordinator.run import PATIENT
 from coterie.deployment.nvflare import processes_and_runs, workspaces
-from coterie.deployment.programs.run import PATIENT
 from tests.deployment.nvflare.deployed import deployed
 
 pytestmark = [

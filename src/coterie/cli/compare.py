@@ -9,7 +9,6 @@ import typer
 
 from coterie.cli import nets, sites
 from coterie.cli import options as o
-from coterie.cli.common import Force, check_page, check_table, new_file, say, write_table
 from coterie.cli.fit import OPTIONS as FIT
 from coterie.cli.fit import (
     TableOrConfig,
@@ -21,6 +20,9 @@ from coterie.cli.fit import (
     print_comparison,
     say_notes,
 )
+from coterie.cli.options import Force, new_file
+from coterie.cli.outputs import check_page, check_table, write_table
+from coterie.cli.terminal import say
 from coterie.deployment.federation_toml import LONGEST
 from coterie.errors import CoterieError
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.common import Commands, Force, check_table, new_file, say, width, write_table
+from coterie.cli.options import Force, new_file
+from coterie.cli.outputs import check_table, write_table
+from coterie.cli.terminal import Commands, say, width
 from coterie.errors import CoterieError
 from coterie.families import DEFAULT
 

@@ -6,7 +6,7 @@ import typer
 
 from coterie.cli import federation_run as run
 from coterie.cli import federation_setup as setup
-from coterie.cli.common import Commands
+from coterie.cli.terminal import Commands
 
 app = Commands(no_args_is_help=False, rich_markup_mode="rich")
 

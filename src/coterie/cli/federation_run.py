@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli import sites as o
-from coterie.cli.common import say, width
-from coterie.cli.common import status as waiting
 from coterie.cli.options import takes
+from coterie.cli.terminal import say, width
+from coterie.cli.terminal import status as waiting
 from coterie.errors import CoterieError, fitting
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def check(
 ) -> None:
     """Ask every site for its clock, its versions and how its columns differ from those of others; no row moves."""
     from coterie.deployment import federated_fit, folders
-    from coterie.deployment.programs import check as checks
+    from coterie.deployment.coordinator import check as checks
 
     home, _, engine = folders.opened(folder)
     run_id = federated_fit.unused(home, "check")
@@ -105,7 +105,7 @@ def preview(
 ) -> None:
     """Show exactly what a fit would make this site send: names, shapes, bytes, rows covered. Nothing is sent."""
     from coterie.deployment import folders
-    from coterie.deployment.programs.run import run as run_program
+    from coterie.deployment.coordinator.run import run as run_program
     from coterie.deployment.site.preview import preview as look
 
     home, run_toml = folders.site(folder), o.program(context)

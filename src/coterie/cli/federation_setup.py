@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.common import check_folder, place, say, status
-from coterie.cli.options import assignments, flag, optional, takes
+from coterie.cli.options import assignments, flag, optional, place, takes
+from coterie.cli.outputs import check_folder
 from coterie.cli.sites import SiteFolder
+from coterie.cli.terminal import say, status
 from coterie.deployment.federation_toml import FEDERATION, SCHEMA, SITE, Config
 from coterie.errors import CoterieError
 from coterie.options import declared, of

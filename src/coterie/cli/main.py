@@ -14,7 +14,8 @@ import typer
 from typer.main import get_command
 
 from coterie.cli import advise, compare, data, federation, fit, methods, predict, report
-from coterie.cli.common import OUTPUTS, Commands, complain, interrupted
+from coterie.cli.outputs import OUTPUTS, interrupted
+from coterie.cli.terminal import Commands, complain
 from coterie.errors import CoterieError
 
 _SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}

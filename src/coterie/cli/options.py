@@ -1,4 +1,4 @@
-"""Options of commands that are declared elsewhere, and what their texts say."""
+"""Arguments and options of commands: those of several, those that are declared elsewhere, and what their texts say."""
 
 from __future__ import annotations
 
@@ -6,19 +6,51 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
-from typing import Annotated, Any, get_args, get_origin
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
-from typer import Context, Option
+from typer import Argument, BadParameter, Context, Option
 
-from coterie.cli.common import place
+from coterie import files
 from coterie.errors import CoterieError
 from coterie.options import Declared, declared
 from coterie.results.options import Columns, Options
+
+if TYPE_CHECKING:
+    from coterie.results.result import FitResult
+    from coterie.results.training_result import TrainingResult
 
 _METAVAR = {int: "N", float: "NUMBER", tuple: "TEXT", dict: "NAME=VALUE"}
 _BOTH = {"reml": "--reml/--ml"}
 Parameters = dict[str, inspect.Parameter]
 
+
+def load_model(path: Path) -> FitResult | TrainingResult:
+    """The result in a folder; the ``model.json`` or ``training.json`` in it will do as well."""
+    from coterie.results.shared import load
+
+    return load(path.parent if path.name in ("model.json", "training.json") else path)
+
+
+def place(text: str | Path) -> Path:
+    """A file or folder, as it was typed; an empty one is a slip, not the folder where the command runs."""
+    if not str(text).strip():
+        raise BadParameter("it is empty; name a file or folder.")
+    try:
+        return files.local(text)
+    except CoterieError as problem:
+        raise BadParameter(str(problem)) from problem
+
+
+def new_file(name: str, metavar: str, text: str, group: str | None = None) -> Any:
+    """An option that names a file or folder to write."""
+    return Option(name, parser=place, metavar=metavar, help=text, rich_help_panel=group)
+
+
+TABLES = "CSV, TSV (also .gz), Parquet, Feather or NPZ"
+TablePath = Annotated[Path, Argument(parser=place, metavar="TABLE", help=f"{TABLES}.")]
+ModelPath = Annotated[Path, Argument(parser=place, metavar="MODEL", help="The folder that 'coterie fit --out' wrote.")]
+Force = Annotated[bool, Option("--force", help="Replace files that coterie did not write.")]
 NaValue = Annotated[
     list[str] | None,
     Option(
@@ -125,17 +157,14 @@ def arguments(params: Mapping[str, Any]) -> dict[str, Any]:
     found |= {name: numbers(f"--{name}", found[name]) for name in ("gamma", "lam", "alpha")}
     found["rounds"] = assignments("--rounds", found.get("rounds"))
     if (budget := params.get("bytes_per_update")) is not None:
-        found["rounds"] = with_budget(found["rounds"], budget, found["method"])
+        if found["method"] != "similarity-network":
+            raise CoterieError(
+                "--bytes-per-update is an option of similarity-network: add --method similarity-network."
+            )
+        if "bytes_per_update" in found["rounds"]:
+            raise CoterieError("--bytes-per-update and --rounds bytes_per_update are one option: give one of them.")
+        found["rounds"]["bytes_per_update"] = budget
     return found | {"network": described(found["network"])}
-
-
-def with_budget(rounds: dict[str, Any], budget: int, method: str) -> dict[str, Any]:
-    """Options of a run with the bytes of an update, which only one method has."""
-    if method != "similarity-network":
-        raise CoterieError("--bytes-per-update is an option of similarity-network: add --method similarity-network.")
-    if "bytes_per_update" in rounds:
-        raise CoterieError("--bytes-per-update and --rounds bytes_per_update are one option: give one of them.")
-    return rounds | {"bytes_per_update": budget}
 
 
 def described(texts: list[str] | None) -> dict[str, Any] | None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Any, TextIO
 
+from rich.console import Console
+
 from coterie.report.words import amount
 from coterie.runs.loop import Callback, Look
 
@@ -25,12 +27,9 @@ class Progress(Callback):
     def __init__(self, what: str = "", stream: TextIO | None = None, plain: bool = True) -> None:
         self.what, self.stream, self.plain = what, stream or sys.stderr, plain
         self.first: tuple[int, float] | None = None
-        self.said, self.live = monotonic(), None if not self.stream.isatty() else self._status()
-
-    def _status(self) -> Any:
-        from rich.console import Console
-
-        return Console(file=self.stream).status(self.what or "Reading the data ...")
+        self.said, self.live = monotonic(), None
+        if self.stream.isatty():
+            self.live = Console(file=self.stream).status(self.what or "Reading the data ...")
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """Show the line."""
@@ -45,7 +44,8 @@ class Progress(Callback):
         text = line(self.what, look, self._left(look, now))
         if self.live is not None:
             self.live.update(text)
-        elif self.plain and look.fresh and self._due(look, now):
+        due = look.round * LINES // look.rounds != (look.round - 1) * LINES // look.rounds
+        if self.live is None and self.plain and look.fresh and due and now - self.said >= RARE:
             self.said = now
             print(text, file=self.stream, flush=True)
 
@@ -53,9 +53,6 @@ class Progress(Callback):
         """Take the line away."""
         if self.live is not None:
             self.live.stop()
-
-    def _due(self, look: Look, now: float) -> bool:
-        return now - self.said >= RARE and look.round * LINES // look.rounds != (look.round - 1) * LINES // look.rounds
 
     def _left(self, look: Look, now: float) -> float | None:
         """Seconds for the rounds that are left, at the pace of those since the first one that was seen."""

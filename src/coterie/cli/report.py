@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from coterie.cli.common import Force, ModelPath, check_page, load_model, new_file, say
+from coterie.cli.options import Force, ModelPath, load_model, new_file
+from coterie.cli.outputs import check_page
+from coterie.cli.terminal import say
 
 EXAMPLE = "Example: coterie report model --out report.html"
 

@@ -13,7 +13,9 @@ from typer import Argument, BadParameter
 from typer import Option as Flag
 
 from coterie.cli import options as o
-from coterie.cli.common import OUTPUTS, place, say
+from coterie.cli.options import place
+from coterie.cli.outputs import OUTPUTS
+from coterie.cli.terminal import say
 from coterie.deployment.federation_toml import LONGEST
 from coterie.errors import CoterieError
 from coterie.options import declared

@@ -102,8 +102,8 @@ def carried_out(
 
     Whatever the coordinator can know to be wrong is said before any site is asked, and leaves nothing behind.
     """
-    from coterie.deployment.programs.run import verify
-    from coterie.deployment.programs.run_toml import RunConfig
+    from coterie.deployment.coordinator.run import verify
+    from coterie.deployment.coordinator.run_toml import RunConfig
 
     home, config, engine = folders.opened(folder)
     run_id = name or unused(home, what["program"])

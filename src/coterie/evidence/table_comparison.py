@@ -1,11 +1,10 @@
-"""Methods on the same held-out rows: what every comparison has, and that of fits of a table over splits."""
+"""Methods on the same held-out rows of a table, fitted on the training rows of every split."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import reduce
 from operator import add
 from time import perf_counter
 from typing import Any, Self
@@ -14,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from coterie.data.clients import Clients
+from coterie.evidence.comparison import BASELINES, Comparison, Triple, interval_columns
 from coterie.evidence.intervals import bootstrap, less, median_ratio
 from coterie.evidence.splits import Splits
 from coterie.families import Family
@@ -25,39 +25,8 @@ from coterie.objectives.row_kernels import totals
 from coterie.runs.table_methods import client_losses
 
 FEW = 10  # so few clients that a bootstrap over them is not to be trusted
-BASELINES = ("local", "pooled")
 
-Triple = tuple[float, float, float]  # a value and the ends of its 95% interval
 Fit = Callable[[Clients], Estimates]
-
-
-class Comparison(ABC):
-    """Methods on the same held-out rows of every client: which one is best, and a row of numbers for each."""
-
-    @property
-    @abstractmethod
-    def methods(self) -> list[str]:
-        """Names, in the order in which they were tried."""
-
-    @property
-    @abstractmethod
-    def best(self) -> str:
-        """The method that does best over rows; of equals the first."""
-
-    @abstractmethod
-    def row(self, name: str) -> dict[str, Any]:
-        """What the table says of a method: its score, and paired differences with intervals."""
-
-    @cached_property
-    @np.errstate(over="ignore", invalid="ignore")  # a run that diverged has infinite losses, or their squares are
-    def table(self) -> pd.DataFrame:
-        """One row for each method."""
-        return pd.DataFrame([{"method": name} | self.row(name) for name in self.methods]).set_index("method")
-
-
-def interval_columns(name: str, found: Triple) -> dict[str, float]:
-    """A value and the ends of its interval, as columns of a table."""
-    return dict(zip((name, f"{name}_low", f"{name}_high"), found, strict=True))
 
 
 @dataclass(frozen=True)

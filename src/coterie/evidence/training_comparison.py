@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from coterie.errors import CoterieError
+from coterie.evidence.comparison import BASELINES, Comparison, Triple, interval_columns
 from coterie.evidence.intervals import half_width, statistic
-from coterie.evidence.table_comparison import Comparison, Triple, interval_columns
 from coterie.files import local
 from coterie.methods.method import EVERYTHING, Method
 from coterie.methods.registry import TRAINED, trained_method
@@ -26,7 +26,6 @@ from coterie.runs.scores import BALANCED, RARE, Rule
 from coterie.runs.training import FILE, Trained, need_able, train
 from coterie.runs.training_problem import TrainingProblem, layers, need_related
 
-ALWAYS = ("local", "pooled")
 FOR_ALL = ("fedavg", "ditto", "dp-sgd")  # what "auto" tries beside these, as far as [privacy] lets it
 Watch = Callable[[str], Sequence[Callback]]  # is told what begins, and gives the callbacks that watch it
 
@@ -36,7 +35,7 @@ def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:
 
     The latter are a few, and those about the relations that are given.
     """
-    asked = list(ALWAYS)
+    asked = list(BASELINES)
     for name in names:
         if name in (ALL, AUTO):
             some = TRAINED.values() if name == ALL else [t for t in TRAINED.values() if t.relation in given(problem)]

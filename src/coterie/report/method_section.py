@@ -157,7 +157,7 @@ def _mean_count(value: float) -> str:
 def _collaboration(c: dict[str, Any]) -> tuple[list[str], list[Table]]:
     """How many collaborate, and how; what was chosen or given, and how far the run came."""
     solved = c["status"] in ("exact", "not reached")  # the weighted losses were minimised at once, by no run of steps
-    count = _count_range(c["collaborators"])
+    count = words.some(c["collaborators"], "{:.0f}".format)
     how = f"alpha = {words.some(c['alpha'])}"
     if not solved:
         how += f", step size {words.some(c['eta'])}"
@@ -175,13 +175,6 @@ def _collaboration(c: dict[str, Any]) -> tuple[list[str], list[Table]]:
     note = "Steps and constants are in the metric in which the mean curvature of all rows is one. The distance is from "
     table = Table("Main clients and their collaborators", ("", "this run"), tuple(rows), note=f"{note}{goal}.")
     return [f"{count} collaborators for each main client, {how}."], [table]
-
-
-def _count_range(value: Any) -> str:
-    """Whole numbers: one, a few, or a range."""
-    if isinstance(value, dict):
-        return f"{value['from']:.0f} to {value['to']:.0f}"
-    return ", ".join(f"{float(v):.0f}" for v in np.atleast_1d(value))
 
 
 def _network_sentences(result: FitResult) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -191,7 +191,10 @@ def variance_sentences(result: FitResult) -> list[str]:
         out.append(_TIED[result.settings["covariance"]])
     if out and "centred" in result.model.info and len(result.model.personal) > 1:
         out.append("Intercepts are those of the models at the means of the columns.")
-    return [*out, *_residual_sentence(result)]
+    if (family := family_named(result.family)).has_dispersion:
+        sd, client = number(float(np.sqrt(result.model.sigma2))), one(result.model.client_name)
+        return [*out, f"Within a {client}, outcomes scatter around its model with a standard deviation of {sd}."]
+    return [*out, f"Standard deviations are on the scale of the {family.predictor}."]
 
 
 def _level_sentence(who: str, around: str, rows: Any) -> str:
@@ -218,15 +221,6 @@ def term_name(term: Any) -> str:
     return "their intercept" if term == "(Intercept)" else str(term)
 
 
-def _residual_sentence(result: FitResult) -> list[str]:
-    family = family_named(result.family)
-    if family.has_dispersion:
-        sd = number(float(np.sqrt(result.model.sigma2)))
-        client = one(result.model.client_name)
-        return [f"Within a {client}, outcomes scatter around its model with a standard deviation of {sd}."]
-    return [f"Standard deviations are on the scale of the {family.predictor}."]
-
-
 def plain_text(value: Any) -> str:
     """A setting as a reader wants it: lists cut short, no brackets and quotes."""
     if value is None:
@@ -246,8 +240,8 @@ def _cut(parts: list[str], total: int) -> str:
     return ", ".join(parts[:12]) + (f", and {total - 12:,} more" if total > 12 else "")
 
 
-def some(value: Any) -> str:
-    """A number, a few, or a range, with three digits."""
+def some(value: Any, shown: Callable[[float], str] = number) -> str:
+    """A number, a few, or a range, by default with three digits."""
     if isinstance(value, dict):
-        return f"{number(value['from'])} to {number(value['to'])}"
-    return ", ".join(number(float(v)) for v in np.atleast_1d(value))
+        return f"{shown(value['from'])} to {shown(value['to'])}"
+    return ", ".join(shown(float(v)) for v in np.atleast_1d(value))

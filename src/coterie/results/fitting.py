@@ -17,8 +17,9 @@ from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.identifiability import collinear, constant_within_clients, orthogonal_columns, shared_terms
 from coterie.errors import CoterieError, NotIdentified
+from coterie.evidence.comparison import BASELINES
 from coterie.evidence.selection import SPAN, STEPS, choose_lam, clusterpath, resolved, select
-from coterie.evidence.table_comparison import BASELINES, TableComparison, all_splits, each_split
+from coterie.evidence.table_comparison import TableComparison, all_splits, each_split
 from coterie.families import family_named
 from coterie.methods.networks.options import Asked
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
@@ -74,9 +75,9 @@ class Fitting:
         sentences += words.after(clients, problem, name, fitted)
         ledger["seconds"] = perf_counter() - start
         more: dict[str, Any] = {"notes": sentences, "ledger": ledger, "reason": reason, "data_fingerprint": data}
-        more |= {"design": self.design, "formula": self.formula, "offset": self.offset}
-        more |= {"weights": self.weights, "mean_weight": self.mean_weight}
-        more |= {"call": self.call}
+        more |= {
+            name: getattr(self, name) for name in ("design", "formula", "offset", "weights", "mean_weight", "call")
+        }
         if evidence is not None:
             best, index = evidence.recommended(), pd.Index(clients.labels, name=clients.name)
             alone = self.fit("local", problem, clients)[0].client
@@ -182,8 +183,15 @@ def need_applicable(
 ) -> None:
     """Raise for what a method that is asked for needs and a problem does not have; ``strengths``: some are given."""
     method, learnable = FITTED[name], len(clients) > 1 and problem.learnable
-    if method.whole:
-        _need_all_personal(name, problem, clients)
+    shared = [t for j, t in enumerate(clients.terms) if j not in problem.personal]
+    if method.whole and len(clients.levels) > 1:
+        raise CoterieError(f"Method '{name}' takes one level of clusters: name '{clients.levels[0].name}' only.")
+    if method.whole and shared:
+        raise CoterieError(
+            f"Method '{name}' ties all coefficients of a client, and {', '.join(shared)} "
+            f"{'is' if len(shared) == 1 else 'are'} shared, as asked or because no {clients.name} varies in "
+            "it: leave such columns out, or use an exact method."
+        )
     if method.all_own and shared_asked:
         who = "main client" if method.corrected is not None else "group" if "group" in method.relation else "client"
         raise CoterieError(f"Method '{name}' gives every {who} all coefficients: leave shared out.")
@@ -213,19 +221,6 @@ def why_not(name: str, problem: GroupedProblem, clients: Clients, strengths: boo
     return None
 
 
-def _need_all_personal(name: str, problem: GroupedProblem, clients: Clients) -> None:
-    """Raise where a method that ties whole vectors meets columns that all clients share, or nested clusters."""
-    shared = [t for j, t in enumerate(clients.terms) if j not in problem.personal]
-    if len(clients.levels) > 1:
-        raise CoterieError(f"Method '{name}' takes one level of clusters: name '{clients.levels[0].name}' only.")
-    if shared:
-        raise CoterieError(
-            f"Method '{name}' ties all coefficients of a client, and {', '.join(shared)} "
-            f"{'is' if len(shared) == 1 else 'are'} shared, as asked or because no {clients.name} varies in "
-            "it: leave such columns out, or use an exact method."
-        )
-
-
 def result_of(
     name: str,
     clients: Clients,
@@ -240,22 +235,8 @@ def result_of(
     chosen: dict[str, Any] = {option: getattr(options, option) for option in said} | {"fitted": name, **fitted.info}
     chosen |= {"shared": [t for j, t in enumerate(clients.terms) if j not in problem.personal]}
     nothing: dict[str, Any] = {"comparison": pd.DataFrame(), "client_gains": pd.DataFrame()}
-    return FitResult(
-        model=_model(name, clients, problem, fitted),
-        log_likelihood=float("nan") if fitted.log_likelihood is None else fitted.log_likelihood,
-        reml=bool(fitted.info.get("reml", False)),
-        loss=problem.family.loss,
-        settings={**settings, **chosen},
-        versions=dict(_versions()),
-        **nothing | {"recommended": name, "reason": ""} | more,
-    )
-
-
-def _model(name: str, clients: Clients, problem: GroupedProblem, fitted: Estimates) -> Model:
-    """A method's coefficients with the names of clients, clusters and terms."""
     flat = FITTED[name].flat
-    found = {f.name: getattr(fitted, f.name) for f in fields(Estimates) if f.name != "log_likelihood"}
-    return Model(
+    model = Model(
         method=name,
         family=problem.family.name,
         terms=clients.terms,
@@ -264,7 +245,16 @@ def _model(name: str, clients: Clients, problem: GroupedProblem, fitted: Estimat
         levels=() if flat else clients.levels,
         clusters=np.zeros(len(clients), dtype=np.int64) if flat else clients.clusters,
         personal=problem.personal,
-        **found,
+        **{f.name: getattr(fitted, f.name) for f in fields(Estimates) if f.name != "log_likelihood"},
+    )
+    return FitResult(
+        model=model,
+        log_likelihood=float("nan") if fitted.log_likelihood is None else fitted.log_likelihood,
+        reml=bool(fitted.info.get("reml", False)),
+        loss=problem.family.loss,
+        settings={**settings, **chosen},
+        versions=dict(_versions()),
+        **nothing | {"recommended": name, "reason": ""} | more,
     )
 
 

@@ -24,7 +24,7 @@ from coterie.errors import CoterieError, listed, nearest
 from coterie.federation import Array
 from coterie.methods.method import EVERYTHING, Method
 from coterie.methods.registry import TRAINED, trained_method
-from coterie.numerics.arrays import Floats, Ints
+from coterie.numerics.arrays import Ints
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parameters import has_finite_gradient, layer_sizes
 from coterie.objectives.softmax import Softmax
@@ -133,8 +133,18 @@ class TrainingProblem:
 
     @cached_property
     def rule(self) -> Rule:
-        """What models are judged by."""
-        return rule_of(self.config, np.concatenate([self.data.train.y, self.data.test.y]))
+        """What models are judged by: an accuracy, a score of the user's own, or the loss."""
+        model = self.config.model
+        if path := model["score"]:
+            name = path.rpartition(":")[2].partition(" ")[0]
+            known = True if path in _GREATER else None
+            greater = known if model["greater_is_better"] is None else model["greater_is_better"]
+            return Rule(path if name in _TAKEN else name, greater)
+        found = outcome_classes(self.config, np.concatenate([self.data.train.y, self.data.test.y]))
+        if found is None:
+            return Rule()
+        common = np.bincount(found.ravel()).max(initial=0) / max(found.size, 1)
+        return Rule("accuracy", True, float(common) if len(np.unique(found)) > 1 else 0.0)
 
     def scores(self, theta: Any, classes: bool = False) -> Scores:
         """Of models of all clients, or of one for all of them, on held-out rows; by class, too, where asked for."""
@@ -175,7 +185,8 @@ def objective_of(
                 f"The model softmax has no use for {listed(idle)} of [model], which a torch model has: take one, such "
                 "as mlp, or leave that out."
             )
-        X = with_constant(rows.X)
+        flat = np.asarray(rows.X, dtype=np.float64).reshape(len(rows.X), -1)
+        X = np.concatenate([np.ones((len(flat), 1)), flat], axis=1)
         if X.shape[1] * classes > _MOST:
             raise CoterieError(
                 f"The model softmax would have {X.shape[1] * classes:,} numbers, as y goes up to {classes - 1:,}: code "
@@ -267,12 +278,6 @@ def _deep() -> tuple[Any, Any]:
     return deep, nets
 
 
-def with_constant(X: Array) -> Floats:
-    """Rows flattened, with a constant 1 before them."""
-    flat = np.asarray(X, dtype=np.float64).reshape(len(X), -1)
-    return np.concatenate([np.ones((len(X), 1)), flat], axis=1)
-
-
 def layers(config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
     """The layers that are "shared" and those that are "personal", as patterns; what one does not say, the other does.
 
@@ -324,21 +329,6 @@ def need_related(config: Config, names: Sequence[str]) -> None:
 def matching(patterns: Sequence[str], known: Sequence[str]) -> set[str]:
     """Names that some pattern matches."""
     return {name for name in known for pattern in patterns if fnmatchcase(name, pattern)}
-
-
-def rule_of(config: Config, y: Array) -> Rule:
-    """What models are judged by: an accuracy, a score of the user's own, or the loss; with all outcomes y (n, ...)."""
-    model = config.model
-    if path := model["score"]:
-        name = path.rpartition(":")[2].partition(" ")[0]
-        known = True if path in _GREATER else None
-        greater = known if model["greater_is_better"] is None else model["greater_is_better"]
-        return Rule(path if name in _TAKEN else name, greater)
-    found = outcome_classes(config, y)
-    if found is None:
-        return Rule()
-    common = np.bincount(found.ravel()).max(initial=0) / max(found.size, 1)
-    return Rule("accuracy", True, float(common) if len(np.unique(found)) > 1 else 0.0)
 
 
 def outcome_classes(config: Config, y: Array) -> Ints | None:

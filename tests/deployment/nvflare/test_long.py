@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("nvflare")
 
 from coterie.deployment import logs
+from coterie.deployment.coordinator.run import PATIENT
 from coterie.deployment.nvflare import processes_and_runs as nvflare
 from coterie.deployment.nvflare import workspaces
-from coterie.deployment.programs.run import PATIENT
 from coterie.engines.policy import BelowQuorum
 from tests.contract.cases import CASES
 from tests.deployment.nvflare import strangers

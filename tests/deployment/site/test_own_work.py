@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from coterie.deployment.coordinator.run import function, run
+from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.programs.run import function, run
-from coterie.deployment.programs.run_toml import RunConfig
 from coterie.deployment.site import prepared_data
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.deployment.site.site_toml import Member

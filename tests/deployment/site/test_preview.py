@@ -9,8 +9,8 @@ import pytest
 
 from coterie import federation
 from coterie.deployment import logs, toml
+from coterie.deployment.coordinator.run import run
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.programs.run import run
 from coterie.deployment.site.preview import LocalTransport, _without_stand_ins, preview
 from coterie.deployment.site.receiver import BOOK, SiteReceiver
 from coterie.deployment.site.site_toml import Member
@@ -145,7 +145,7 @@ def test_training_at_home_is_shown_by_its_updates(tmp_path, monkeypatch):
     assert any(item.answers >= 3 and item.covers in (25, 60) for item in found.leaving)
 
 
-VIEW = "coterie.deployment.programs.identifiability:view"
+VIEW = "coterie.deployment.coordinator.identifiability:view"
 RULES = {
     "works that may leave as sums": {"total": ("coterie.methods.*",)},
     "a guard": {"privacy": {"clip": 1.0, "noise": 1.0, "epsilon": 5.0}},

@@ -410,7 +410,7 @@ def test_what_left_is_written_for_the_owner(tmp_path):
 def test_secure_sums_hide_what_a_site_sends(tmp_path):
     pytest.importorskip("cryptography")
     from coterie.deployment import secure_sum_setup
-    from coterie.deployment.programs import run
+    from coterie.deployment.coordinator import run
 
     united = build(tmp_path, secure={"min_sites": 3})
     config = Config.read(tmp_path / "coordinator")

@@ -34,7 +34,7 @@ VALUES = [
     *(Ragged.of([[1.0]]), PerRow(np.zeros(2)), PerCluster(np.zeros(1)), "coterie.cli.main:app", "coterie.:x"),
 ]
 EXCHANGE = {"run": "r", "exchange": [1, 1], "counted": [0, 0], "rows": None, "by": None}
-VIEW = EXCHANGE | {"work": "coterie.deployment.programs.identifiability:view", "message": {"p": 2}}
+VIEW = EXCHANGE | {"work": "coterie.deployment.coordinator.identifiability:view", "message": {"p": 2}}
 TERMS = {"form": "names", "bound": {"v": 1.0}, "noise": 1.0, "sampling": 1.0, "seed": None}
 REQUESTS = {
     "open": {"run": "r", "seed": 0},

@@ -4,13 +4,13 @@ import pytest
 
 pytest.importorskip("dp_accounting")
 
+from coterie.deployment.coordinator.run import run
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.programs.run import run
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
+from tests.deployment.coordinator.test_training import FACTORY, OPTIONS, SITES, TASK, found
 from tests.deployment.hospitals import begin, transport
-from tests.deployment.programs.test_training import FACTORY, OPTIONS, SITES, TASK, found
 from tests.messages import names
 
 NOISY = {"clip": 1.0, "noise": 2.0}

@@ -63,7 +63,7 @@ def server(program: Program | None = None) -> Any:
         try:
             transport = FlowerTransport(grid, Config.read(folder()).sites)
             if program is None:
-                from coterie.deployment.programs.run import run as run_program
+                from coterie.deployment.coordinator.run import run as run_program
 
                 run_program(transport, folder(), run, digest)
             else:

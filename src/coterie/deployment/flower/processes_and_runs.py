@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from coterie.deployment import certificates, processes
+from coterie.deployment.coordinator.run_toml import digest
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.flower import keys
 from coterie.deployment.flower.serve import FILES, LOG, MARK, PID, READY, environment, flwr, nodes, program
-from coterie.deployment.programs.run_toml import digest
 from coterie.errors import CoterieError
 
 _PROJECT = """\

@@ -103,7 +103,7 @@ class CoordinatorJob(FLComponent):
 
     def program(self, transport: CollabTransport, folder: Path, run_id: str) -> None:
         """What the coordinator does with the sites."""
-        from coterie.deployment.programs.run import run
+        from coterie.deployment.coordinator.run import run
 
         run(transport, folder, run_id, self.digest)
 

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie.deployment import certificates, processes, toml
+from coterie.deployment.coordinator.run_toml import digest
 from coterie.deployment.federation_toml import RUN, Config
 from coterie.deployment.logs import AGAIN, RunLog
 from coterie.deployment.nvflare import workspaces
 from coterie.deployment.nvflare.job import LOCK, CoordinatorJob, Outcome, SiteJob, held
 from coterie.deployment.nvflare.server_session import AwayError, ServerSession
 from coterie.deployment.nvflare.transport import JobEndedError
-from coterie.deployment.programs.run_toml import digest
 from coterie.engines.policy import BelowQuorum
 from coterie.errors import CoterieError, listed
 
@@ -155,7 +155,7 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
     with those that are there, or says who is not where ``min_clients`` is "all". Three jobs in a row without a new
     exchange end the run.
     """
-    from coterie.deployment.programs.run import policy
+    from coterie.deployment.coordinator.run import policy
 
     config, home = Config.read(folder), folder / "runs" / run_id
     checks = toml.read(home / RUN, "the program of a run").get("program") == "check"

@@ -76,7 +76,7 @@ class LocalTransport:
 def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int | None = None) -> Preview:
     """What a program (as in ``run.toml``) would make a site send.
 
-    ``run`` is :func:`coterie.deployment.programs.run.run`; ``min_group`` stands for what ``site.toml`` says. A
+    ``run`` is :func:`coterie.deployment.coordinator.run.run`; ``min_group`` stands for what ``site.toml`` says. A
     CoterieError says what is wrong with the site's folder.
     """
     find_in(folder)

@@ -22,7 +22,7 @@ from coterie.options import Option, check, declared
 RULES = "the rules of its owner ([disclosure] in site.toml)"
 MIN_GROUP = 5  # rows that a sum, or a client's reply, must cover to leave a site
 SUMS = (
-    "coterie.deployment.programs.identifiability:*",
+    "coterie.deployment.coordinator.identifiability:*",
     "coterie.deployment.site.holdout:*",
     "coterie.methods.clusterwise:*",
     "coterie.methods.local:*",

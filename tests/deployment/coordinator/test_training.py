@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from coterie.deployment.coordinator.run import run
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.programs.run import run
 from coterie.deployment.site.site_toml import Member
 from coterie.engines import InProcess
 from coterie.engines.policy import BelowQuorum

@@ -8,9 +8,9 @@ import pytest
 
 import coterie
 from coterie.deployment import secure_sum_setup
+from coterie.deployment.coordinator.run import run
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.logs import read_status
-from coterie.deployment.programs.run import run
 from coterie.deployment.site.preview import preview
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.engines import wire

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 
 import coterie
+from coterie.deployment.coordinator.run import run
+from coterie.deployment.coordinator.run_toml import digest
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.logs import read_status
-from coterie.deployment.programs.run import run
-from coterie.deployment.programs.run_toml import digest
 from coterie.deployment.site.site_toml import Disclosure, Member
 from coterie.engines.journal import Journal
 from coterie.engines.policy import BelowQuorum
@@ -255,7 +255,7 @@ def test_a_column_that_no_site_sees_vary_is_shared(tmp_path, table):
 
 def test_only_works_that_the_owner_names_are_answered(tmp_path, table):
     coordinator, homes = folders(tmp_path, table)
-    tree, own = "coterie.methods.tree.*", "coterie.deployment.programs.identifiability:view"
+    tree, own = "coterie.methods.tree.*", "coterie.deployment.coordinator.identifiability:view"
     replace(Member.read(homes[1]), ask=("coterie.methods.tree.client_work:finish",), total=(tree, own)).write(homes[1])
     begin(coordinator, "run", EXACT)
     run(transport(homes), coordinator, "run")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.deployment.programs.run import run
+from coterie.deployment.coordinator.run import run
 from coterie.errors import CoterieError
 from coterie.methods.registry import FITTED
 from tests.cells import of_table, schools

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.deployment.programs import identifiability
-from coterie.deployment.programs.comparison import compare_on_holdout
-from coterie.deployment.programs.run_toml import RunConfig
+from coterie.deployment.coordinator import identifiability
+from coterie.deployment.coordinator.comparison import compare_on_holdout
+from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.schema import Schema, clusters_of, design_of
 from coterie.engines.remote import Remote
 from coterie.errors import CoterieError

@@ -16,6 +16,7 @@ from coterie.data.clients import Clients
 from coterie.deployment.site.holdout import baselines, losses, moments
 from coterie.engines.policy import Refused
 from coterie.engines.remote import Remote
+from coterie.evidence.comparison import BASELINES, Triple
 from coterie.evidence.splits import Splits
 from coterie.evidence.table_comparison import TableComparison
 from coterie.federation import PerRow, require_all_replies
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from coterie.results.result import FitResult
 
 
-BASELINES = ("local", "pooled")
 Fit = Callable[[Remote], Estimates]
 Hold = Callable[[Mapping[str, Any]], Remote]
 
@@ -60,11 +60,11 @@ class Summed(TableComparison):
         better = self.sums["better"][self.methods.index(name), BASELINES.index(other)]
         return *self._paired(other, name), float(better) / self.tested
 
-    def behind(self, name: str) -> tuple[float, float, float]:
+    def behind(self, name: str) -> Triple:
         """How far it is behind the best method in the mean, with the interval's ends."""
         return self._paired(name, self.best)
 
-    def _paired(self, worse: str, better: str) -> tuple[float, float, float]:
+    def _paired(self, worse: str, better: str) -> Triple:
         gain = self.over_clients(worse)[0] - self.over_clients(better)[0]
         if self.tested < 2:
             return gain, float("nan"), float("nan")

@@ -15,10 +15,10 @@ import numpy as np
 
 from coterie import files
 from coterie.deployment import secure_sum_setup
+from coterie.deployment.coordinator.check import run_check
+from coterie.deployment.coordinator.run_toml import CHECK, RunConfig, digest
 from coterie.deployment.federation_toml import RUN, SCHEMA, Config
 from coterie.deployment.logs import RunLog
-from coterie.deployment.programs.check import run_check
-from coterie.deployment.programs.run_toml import CHECK, RunConfig, digest
 from coterie.deployment.schema import Schema, clusters_of, design_of
 from coterie.engines import checkpoint
 from coterie.engines.policy import BelowQuorum, Exchanged, Policy
@@ -101,7 +101,7 @@ def verify(folder: Path, program: RunConfig, config: Config) -> None:
             if lost := [name for name in named if name and name not in schema.columns]:
                 raise CoterieError(f"The schema has no column '{lost[0]}'.{nearest(lost[0], schema.columns)}")
     if program.fits:
-        from coterie.deployment.programs.fit import settled
+        from coterie.deployment.coordinator.fit import settled
 
         if config.privacy:
             raise CoterieError(
@@ -197,7 +197,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
         return
     with fitting(f"The journal of run '{home.name}'", "Run again under another name.") if went else nullcontext():
         if program.fits:
-            from coterie.deployment.programs.fit import fit
+            from coterie.deployment.coordinator.fit import fit
 
             schema = schema_of(folder)
             call = written(

@@ -1,0 +1,96 @@
+"""How commands speak to a terminal, a file or a pipe."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperOption
+
+from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    pass
+
+F = TypeVar("F", bound=Callable[..., Any])
+_FALLBACK = (100, 24)  # columns and lines where there is no terminal
+
+
+class Command(TyperCommand):
+    """A command that refuses an option of one value that is given twice, where typer would take the last."""
+
+    def make_parser(self, ctx: Any) -> Any:
+        """As typer's, but for options that are given twice."""
+        parser: Any = super().make_parser(ctx)
+        parse = parser.parse_args
+
+        def once(args: list[str]) -> Any:
+            read = parse(args)
+            options = [one for one in read[2] if isinstance(one, TyperOption) and not one.multiple]
+            given = Counter(max(one.opts, key=len) for one in options if not one.is_flag or one.secondary_opts)
+            for name, times in given.items():
+                if times > 1:
+                    raise CoterieError(f"{name} is given {times} times: give it once.")
+            return read
+
+        parser.parse_args = once
+        return parser
+
+
+class Commands(typer.Typer):
+    """The commands of a group."""
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[F], F]:
+        """As typer's."""
+        return super().command(name, cls=Command, **options)
+
+
+def complain(message: str, code: int) -> int:
+    """Say what is wrong in a sentence on the error stream; the exit code comes back."""
+    with suppress(OSError):  # whoever read the output may be gone, and still has to know
+        sys.stdout.flush()
+    _print(f"Error: {message}", sys.stderr, "")
+    return code
+
+
+def width() -> int:
+    """Characters in a line of the output."""
+    return max(shutil.get_terminal_size(_FALLBACK).columns, 40)
+
+
+def say(text: str, error: bool = False, indent: str = "") -> None:
+    """Print a sentence, wrapped between words where a person reads it, else as one line.
+
+    `indent` goes before each line but the first. What was printed before is flushed before anything is said on the
+    error stream, so that the two keep their order and a reader who went away is noticed.
+    """
+    if error:
+        sys.stdout.flush()
+    _print(text, sys.stderr if error else sys.stdout, indent)
+
+
+def _print(text: str, stream: TextIO, indent: str) -> None:
+    line = " ".join(part.strip() for part in text.replace("\t", " ").splitlines())
+    # labels of a table may hold characters that steer a terminal
+    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    if stream.isatty():
+        line = textwrap.fill(line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    print(line, file=stream, flush=True)
+
+
+@contextmanager
+def status(text: str) -> Iterator[None]:
+    """Show what is going on while it goes on, to a person only."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
