@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from coterie.numerics.arrays import Floats, Ints, kernel
 from coterie.numerics.keyed_random import key, whole
-from coterie.objectives.gradient_steps import Draws
+from coterie.objectives.gradient_steps import Draws, Walk
 
 STEEPEST = 3.0 * np.sqrt(3.0) / 8.0
 BODY, HEAD = "body", "head"
@@ -109,24 +109,14 @@ class Robust:
         at = np.ascontiguousarray(theta, dtype=np.float64)
         return _gradients(self.X, self.y, self.clients, at, draws.keys, draws.first, draws.size)
 
-    def walk(
-        self,
-        theta: Floats,
-        anchor: Floats,
-        eta: Floats,
-        pull: float,
-        steps: Ints,
-        draws: Draws,
-        fresh: bool,
-        shift: Floats | None = None,
-        on: Floats | None = None,
-    ) -> Floats:
-        """Local steps on the mean losses, as many for all: see ``mean_loss.walk``."""
-        at = np.array(theta, dtype=np.float64)
-        for s in range(int(steps.max(initial=0))):
-            g = self.mean_gradient(at, Draws(draws.keys, draws.first + (s if fresh else 0), draws.size))
-            move = g + pull * (at - anchor) + (0.0 if shift is None else shift)
-            at -= np.where(steps > s, eta, 0.0)[:, None] * move * (1.0 if on is None else on)
+    def walk(self, theta: Floats, by: Walk) -> Floats:
+        """Local steps on the mean losses."""
+        at, now = np.array(theta, dtype=np.float64), by.draws
+        for s in range(int(by.steps.max(initial=0))):
+            g = self.mean_gradient(at, Draws(now.keys, now.first + (s if by.fresh else 0), now.size))
+            pull = 0.0 if by.anchor is None else by.pull * (at - by.anchor)
+            move = g + pull + (0.0 if by.shift is None else by.shift)
+            at -= np.where(by.steps > s, by.eta, 0.0)[:, None] * move * (1.0 if by.on is None else by.on)
         return at
 
     def smoothness(self) -> Floats:

@@ -8,7 +8,7 @@ import pytest
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
 from coterie.numerics import keyed_random
-from coterie.objectives.gradient_steps import Draws
+from coterie.objectives.gradient_steps import Draws, Walk
 from coterie.objectives.mean_loss import gradient, walk
 from coterie.objectives.quadratic import Quadratic
 from papers import outcome
@@ -44,7 +44,7 @@ def test_rows_are_drawn_by_key():
     draws = Draws(keys, np.full(8, 9), 3)
     np.testing.assert_allclose(gradient(o, theta, draws), literal, rtol=1e-12)
     steps, size = np.array([1, 2] * 4), np.full(8, 0.1)
-    moved = walk(o, theta, theta, size, 0.0, steps, draws)
+    moved = walk(o, theta, Walk(size, steps, draws))
     once = theta - 0.1 * np.array(literal)
     np.testing.assert_allclose(moved[::2], once[::2], rtol=1e-12)
     again = once - 0.1 * gradient(o, once, Draws(keys, np.full(8, 10), 3))

@@ -12,7 +12,7 @@ from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import full
 from coterie.objectives.glm import GLM
-from coterie.objectives.gradient_steps import Draws
+from coterie.objectives.gradient_steps import Draws, Walk
 from coterie.objectives.mean_loss import expand, path, sizes, walk
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
 
@@ -179,7 +179,7 @@ def test_walk_with_a_correction_and_parameters_that_stay(kind, size, shifted, he
     theta, anchor, correction = rng.normal(size=(3, 5, d))
     shift, on = correction if shifted else None, np.array([1.0, 0.0, 1.0]) if held else None
     eta, steps = np.linspace(0.05, 0.2, 5), np.array([3, 0, 4, 1, 6])
-    found = walk(o, theta, anchor, eta, 0.7, steps, draws(size), True, shift, on)
+    found = walk(o, theta, Walk(eta, steps, draws(size), anchor, 0.7, shift, on))
     for i in range(5):
         x = theta[i].copy()
         for s in range(steps[i]):

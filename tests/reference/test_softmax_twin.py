@@ -8,7 +8,7 @@ import pytest
 from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
 from coterie.objectives.glm import GLM
-from coterie.objectives.gradient_steps import Draws, Momentum, descend, full_gradient, katyusha
+from coterie.objectives.gradient_steps import Draws, Momentum, Walk, descend, full_gradient, katyusha
 from coterie.objectives.mean_loss import expand, gradient, path, sizes, walk
 from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
 from coterie.objectives.softmax import Softmax
@@ -119,7 +119,7 @@ def test_mean_gradients_and_paths(size):
 def test_walk(size, fresh):
     o, theta, anchor = softmax(), points(), points(2)
     eta, steps = np.linspace(0.1, 0.4, 5), np.array([3, 0, 4, 1, 6])
-    found = walk(o, theta, anchor, eta, 0.7, steps, draws(size), fresh)
+    found = walk(o, theta, Walk(eta, steps, draws(size), anchor, 0.7, fresh=fresh))
     for i in range(5):
         x = theta[i].copy()
         for s in range(steps[i]):
@@ -132,7 +132,7 @@ def test_walk(size, fresh):
 def test_walk_with_a_correction_and_parameters_that_stay(size, held):
     o, theta, anchor, shift = softmax(), points(), points(2), points(3)
     eta, steps, on = np.linspace(0.1, 0.4, 5), np.array([3, 0, 4, 1, 6]), np.arange(P * K) % 3 > 0
-    found = walk(o, theta, anchor, eta, 0.7, steps, draws(size), True, shift, on if held else None)
+    found = walk(o, theta, Walk(eta, steps, draws(size), anchor, 0.7, shift, on if held else None))
     for i in range(5):
         x = theta[i].copy()
         for s in range(steps[i]):
@@ -187,7 +187,7 @@ def test_walks_of_glms_are_steps_along_their_gradients(family, fresh, size):
     o = GLM(rng.normal(size=(stops[-1], 3)), y, np.zeros(len(y)), w, stops - np.array(COUNTS), stops, family)
     theta, anchor, steps = rng.normal(size=(5, 3)), rng.normal(size=(5, 3)), np.array([3, 0, 4, 1, 6])
     eta = np.linspace(0.05, 0.1, 5)
-    found = walk(o, theta, anchor, eta, 0.7, steps, draws(size), fresh)
+    found = walk(o, theta, Walk(eta, steps, draws(size), anchor, 0.7, fresh=fresh))
     check_walk(o, theta, anchor, eta, steps, size, fresh, found)
 
 
@@ -198,7 +198,7 @@ def test_walks_of_quadratics_are_steps_along_their_gradients():
     theta, anchor, eta, steps = rng.normal(size=(5, 2)), rng.normal(size=(5, 2)), np.full(5, 0.1), np.arange(5)
     for o in (Quadratic(A, b), NoisyQuadratic(A, b, 0.3)):
         for fresh in (True, False):
-            found = walk(o, theta, anchor, eta, 0.7, steps, draws(0), fresh)
+            found = walk(o, theta, Walk(eta, steps, draws(0), anchor, 0.7, fresh=fresh))
             check_walk(o, theta, anchor, eta, steps, 0, fresh, found)
 
 

@@ -11,11 +11,11 @@ from typing import Annotated
 
 import numpy as np
 
-from coterie.federation import Federation, Site, Sums, work
+from coterie.federation import Federation, Site, work
 from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
-from coterie.numerics.arrays import Floats, Ints
+from coterie.methods.local_training.rounds import LocalTraining, Passes, State, client_models
+from coterie.numerics.arrays import Floats
 from coterie.objectives.parameters import parameter_mask
 from coterie.options import Option
 
@@ -30,7 +30,10 @@ def mix(alpha: Floats, v: Floats, w: Floats) -> Floats:
 def update(
     site: Site, w: Floats, transport: ModelTransport, eta: float, E: int, B: int, t: int, alpha: float, adaptive: bool
 ) -> Reply:
-    """Local steps of w_i and v_i on the same rows; alpha_i goes along its own gradient, once a round."""
+    """Local steps of w_i and v_i on the same rows; alpha_i goes along its own gradient, once a round.
+
+    A client's first v_i is the first w that it is sent.
+    """
     steps, x = client.epoch_steps(site, E, B), np.array(client.received(site, w, transport))
     before = np.array(site.state.get("v", x))  # of its own: x moves below
     v, a = np.array(before), np.array(site.state.get("alpha", np.full(len(site), alpha)))
@@ -74,13 +77,8 @@ class APFL(LocalTraining):
         False
     )
     E: Passes = 1  # the paper's tau
-
-    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
-        """From one synchronisation to the next; a client's first v_i is the first w that it is sent."""
-        t, w = state["t"], state["w"]
-        over: State = {"E": self.E, "B": self.B, "alpha": self.alpha, "adaptive": self.adaptive}
-        sums = self.exchange(fed, update, to, w, eta=self.rate(t), t=t, **over)
-        return sums, {"w": average(sums, w)}
+    update = staticmethod(update)
+    told = ("E", "B", "alpha", "adaptive")
 
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's mixture (m, d); w for those that never took part."""

@@ -10,11 +10,11 @@ from typing import Annotated
 
 import numpy as np
 
-from coterie.federation import Federation, Site, Sums, work
+from coterie.federation import Site, work
 from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average
-from coterie.numerics.arrays import Floats, Ints
+from coterie.methods.local_training.rounds import LocalTraining, Passes
+from coterie.numerics.arrays import Floats
 from coterie.options import Option
 
 
@@ -22,11 +22,14 @@ from coterie.options import Option
 def update(
     site: Site, w: Floats, transport: ModelTransport, eta: float, E: int, B: int, t: int, lam: float, s: int
 ) -> Reply:
-    """Lines 5 and 6: the shared model is trained as in FedAvg, then v_k takes s steps towards its own rows and w^t."""
+    """Lines 5 and 6: the shared model is trained as in FedAvg, then v_k takes s steps towards its own rows and w^t.
+
+    A client's first v_k is the first w that it is sent.
+    """
     steps, start = client.epoch_steps(site, E, B), client.received(site, w, transport)
     theta = client.train(site, start, eta, steps, t * steps, B)
     v = site.state.get("theta", start)
-    new = client.train(site, v, eta, s, t * s, B, "own rows", start, lam)
+    new = client.train(site, v, eta, s, t * s, B, "own rows", anchor=start, pull=lam)
     good = client.finite(theta, new)
     site.state["theta"] = np.where(good[:, None], new, v)
     return client.make_reply(site, theta, transport, good)
@@ -41,10 +44,5 @@ class Ditto(LocalTraining):
     E: Passes = 1
     bends = "lam"
     model = staticmethod(client.personal)  # v_k; w for those that never took part
-
-    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
-        """Lines 3 to 8; a client's first v_k is the first w that it is sent."""
-        t, w = state["t"], state["w"]
-        over: State = {"E": self.E, "B": self.B, "lam": self.lam, "s": self.s}
-        sums = self.exchange(fed, update, to, w, eta=self.rate(t), t=t, **over)
-        return sums, {"w": average(sums, w)}
+    update = staticmethod(update)
+    told = ("E", "B", "lam", "s")

@@ -7,15 +7,15 @@ may go on from there alone in the end (FedAvg + fine-tuning), which makes a pers
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from coterie.federation import Federation, Site, Sums, work
+from coterie.federation import Federation, Site, work
 from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import LocalTraining, Passes, State, average, client_models
-from coterie.numerics.arrays import Floats, Ints
+from coterie.methods.local_training.rounds import LocalTraining, Passes, State, client_models
+from coterie.numerics.arrays import Floats
 from coterie.options import Option
 
 
@@ -37,16 +37,15 @@ def finetune(site: Site, w: Floats, transport: ModelTransport, eta: float, steps
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(LocalTraining):
-    """Algorithm 1 with the paper's symbols; clients count by the weight of their rows."""
+    """Algorithm 1 with the paper's symbols: ``w_{t+1} = sum_k n_k w_{t+1}^k / m_t`` over the clients that answered.
+
+    Clients count by the weight of their rows.
+    """
 
     E: Passes = 1
     finetune: Annotated[int, Option("Steps of every client's own at the end.", low=0)] = 0
-
-    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
-        """``w_{t+1} = sum_k n_k w_{t+1}^k / m_t`` over the clients that answered."""
-        t, w = state["t"], state["w"]
-        sums = self.exchange(fed, update, to, w, eta=self.rate(t), E=self.E, B=self.B, t=t)
-        return sums, {"w": average(sums, w)}
+    update: ClassVar[Any] = staticmethod(update)
+    told: ClassVar[tuple[str, ...]] = ("E", "B")
 
     @np.errstate(over="ignore", invalid="ignore")
     def models(self, fed: Federation, state: State) -> Floats:

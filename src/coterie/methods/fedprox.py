@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from coterie.federation import Federation, Site, Sums, work
+from coterie.federation import Site, work
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import Smoothness, State, average
-from coterie.numerics.arrays import Floats, Ints
+from coterie.methods.local_training.rounds import Smoothness
+from coterie.numerics.arrays import Floats
 from coterie.options import Option
 
 
@@ -42,14 +42,10 @@ class FedProx(FedAvg):
     mu: Annotated[float, Option("0 is FedAvg; steps are stable for ``eta (L + mu) < 2``.", low=0.0)]
 
     bends = "mu"
+    update = staticmethod(update)
+    told = (*FedAvg.told, "mu")
 
     @classmethod
     def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:
         """Some passes, without which no step is taken away from w, and this is FedAvg."""
         return {"E": 5} | super().suited(losses, how)
-
-    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
-        """Lines 2 to 6."""
-        t, w = state["t"], state["w"]
-        sums = self.exchange(fed, update, to, w, eta=self.rate(t), E=self.E, B=self.B, t=t, mu=self.mu)
-        return sums, {"w": average(sums, w)}

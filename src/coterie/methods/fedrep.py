@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from coterie.federation import Federation, Site, Sums, work
+from coterie.federation import Site, work
 from coterie.methods.fedper import FedPer
 from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import State, average
-from coterie.numerics.arrays import Floats, Ints
+from coterie.numerics.arrays import Floats
 from coterie.objectives.parameters import parameter_mask
 from coterie.options import Option
 
@@ -35,9 +34,5 @@ class FedRep(FedPer):
     """Algorithm 1; ``personal`` is the head. Clients count by the weight of their rows (there all have as many)."""
 
     H: Annotated[int, Option("Passes that the head makes first in a round (tau_h); the body's are E.", low=1)] = 1
-
-    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
-        """Lines 2 to 16; the heads of clients that are not asked stay as they are."""
-        t, w = state["t"], state["w"]
-        sums = self.exchange(fed, update, to, w, eta=self.rate(t), H=self.H, E=self.E, B=self.B, t=t)
-        return sums, {"w": average(sums, w)}
+    update = staticmethod(update)
+    told = ("H", *FedPer.told)

@@ -22,7 +22,7 @@ from coterie.methods.local_training.client_work import (
     received,
     train,
 )
-from coterie.methods.local_training.rounds import LocalTraining, Smoothness, State, average
+from coterie.methods.local_training.rounds import LocalTraining, Smoothness, State
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
 
@@ -63,6 +63,8 @@ class PFedMe(LocalTraining):
     R: Annotated[int, Option("How often theta_i is made in a round.", low=1)] = 1
     beta: Annotated[float, Option("``w <- (1 - beta) w + beta mean_i w_i`` at the server.", above=0.0)] = 1.0
     model = staticmethod(personal)  # theta_i; w for those that never took part
+    update = staticmethod(update)
+    told = ("lam", "alpha", "K", "R", "B")
 
     @classmethod
     def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,7 +82,5 @@ class PFedMe(LocalTraining):
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Lines 2 to 12; clients that are not asked would change nothing, and rest."""
-        t, w = state["t"], state["w"]
-        over: State = {"lam": self.lam, "alpha": self.alpha, "K": self.K, "R": self.R, "B": self.B}
-        sums = self.exchange(fed, update, to, w, eta=self.rate(t), t=t, **over)
-        return sums, {"w": (1.0 - self.beta) * w + self.beta * average(sums, w)}
+        sums, new = super().round(fed, state, to)
+        return sums, {"w": (1.0 - self.beta) * state["w"] + self.beta * new["w"]}

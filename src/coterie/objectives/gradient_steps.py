@@ -36,6 +36,26 @@ class Draws:
         return Draws(self.keys[rows], self.first[rows] + later, self.size)
 
 
+@dataclass(frozen=True)
+class Walk:
+    """Gradient steps on ``f_k(theta) + shift' theta + pull |theta - anchor|^2 / 2``, of mean losses f_k."""
+
+    eta: Floats  # (m,) how long they are
+    steps: Ints  # (m,) how many
+    draws: Draws
+    anchor: Floats | None = None  # (m, d); by default there is no pull
+    pull: float = 0.0
+    shift: Floats | None = None  # (m, d)
+    on: npt.NDArray[Any] | None = None  # (d,) 1 for parameters that move, 0 for those that stay; by default all move
+    fresh: bool = True  # whether every step draws its rows; otherwise all look at those of the first
+
+    def of(self, rows: Ints) -> Walk:
+        """Those of some clients."""
+        anchor, shift = (None if a is None else a[rows] for a in (self.anchor if self.pull else None, self.shift))
+        draws, eta, steps = self.draws.of(rows), self.eta[rows], self.steps[rows]
+        return replace(self, eta=eta, steps=steps, draws=draws, anchor=anchor, shift=shift)
+
+
 @runtime_checkable
 class Sampled(Protocol):
     """An objective over rows that takes local steps itself, as :class:`WeightedRows` and torch models do."""
@@ -46,19 +66,8 @@ class Sampled(Protocol):
     def mean_gradient(self, theta: Floats, draws: Draws) -> Floats:
         """Gradients (m, d) of the mean losses over the rows drawn; zero where no row weighs."""
 
-    def walk(
-        self,
-        theta: Floats,
-        anchor: Floats,
-        eta: Floats,
-        pull: float,
-        steps: Ints,
-        draws: Draws,
-        fresh: bool,
-        shift: Floats | None = None,
-        on: npt.NDArray[Any] | None = None,
-    ) -> Floats:
-        """Where local steps on the mean losses lead (m, d): see ``mean_loss.walk``."""
+    def walk(self, theta: Floats, by: Walk) -> Floats:
+        """Where local steps lead from theta (m, d)."""
 
 
 class RowRanges:
@@ -125,30 +134,22 @@ class WeightedRows(RowRanges):
         drawn = draws.keys, draws.first, draws.size
         return row_kernels.gradients(*self.step_data, self._share(), self._each(theta), *drawn)
 
-    def walk(
-        self,
-        theta: Floats,
-        anchor: Floats,
-        eta: Floats,
-        pull: float,
-        steps: Ints,
-        draws: Draws,
-        fresh: bool,
-        shift: Floats | None = None,
-        on: npt.NDArray[Any] | None = None,
-    ) -> Floats:
-        """Local steps on the mean losses: see ``mean_loss.walk``."""
-        shifts = np.empty((0, 0)) if shift is None else np.ascontiguousarray(shift, dtype=np.float64)
-        moving = np.empty(0) if on is None else np.ascontiguousarray(on, dtype=np.float64)
-        start, to, drawn = self._each(theta), self._each(anchor), (draws.keys, draws.first, draws.size)
-        return row_kernels.walk(
-            *self.step_data, self._share(), start, to, eta, float(pull), steps, *drawn, fresh, shifts, moving
-        )
+    def walk(self, theta: Floats, by: Walk) -> Floats:
+        """Where local steps lead from theta (m, d)."""
+        return self._walked(self._share(), theta, by)
 
     def descend(self, theta: Floats, eta: Floats, steps: Ints, draws: Draws) -> Floats:
         """``steps`` (m,) steps by ``eta`` (m,) along the gradients of the losses, not of their means."""
-        start, drawn, none = self._each(theta), (draws.keys, draws.first, draws.size), (np.empty((0, 0)), np.empty(0))
-        return row_kernels.walk(*self.step_data, np.ones(len(self)), start, start, eta, 0.0, steps, *drawn, True, *none)
+        return self._walked(np.ones(len(self)), theta, Walk(eta, steps, draws))
+
+    def _walked(self, scale: Floats, theta: Floats, by: Walk) -> Floats:
+        """Local steps on scale (m,) times the losses."""
+        start, draws = self._each(theta), by.draws
+        to = start if by.anchor is None else self._each(by.anchor)
+        shift = np.empty((0, 0)) if by.shift is None else np.ascontiguousarray(by.shift, dtype=np.float64)
+        on = np.empty(0) if by.on is None else np.ascontiguousarray(by.on, dtype=np.float64)
+        drawn, pull = (draws.keys, draws.first, draws.size), float(by.pull)
+        return row_kernels.walk(*self.step_data, scale, start, to, by.eta, pull, by.steps, *drawn, by.fresh, shift, on)
 
     def path(self, theta: Floats, shift: Floats, P: Floats, eta: Floats, steps: int, draws: Draws) -> Floats:
         """The mean gradient met on local steps: see ``mean_loss.path``."""
@@ -173,7 +174,7 @@ def descend(objective: Any, theta: Floats, step: Floats, steps: Ints, draws: Dra
     if isinstance(objective, WeightedRows):
         return objective.descend(theta, step, steps, draws)
     if isinstance(objective, Sampled):
-        return objective.walk(theta, theta, step * objective.sizes(), 0.0, steps, draws, True)
+        return objective.walk(theta, Walk(step * objective.sizes(), steps, draws))
     theta = np.array(theta)
     for s in range(int(steps.max(initial=0))):
         on = np.flatnonzero(steps > s)

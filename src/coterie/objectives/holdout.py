@@ -12,6 +12,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
+from coterie.objectives.gradient_steps import Draws, Walk
 from coterie.objectives.row_kernels import owned_rows
 from coterie.options import Option, checked
 
@@ -46,13 +47,13 @@ class HeldOut:
         """Weights (m,) of the rows to train on."""
         return np.asarray(self.train.sizes())
 
-    def mean_gradient(self, theta: Floats, draws: Any) -> Floats:
+    def mean_gradient(self, theta: Floats, draws: Draws) -> Floats:
         """Of the rows to train on."""
         return np.asarray(self.train.mean_gradient(theta, draws))
 
-    def walk(self, *where: Any, **how: Any) -> Floats:
+    def walk(self, theta: Floats, by: Walk) -> Floats:
         """Over the rows to train on."""
-        return np.asarray(self.train.walk(*where, **how))
+        return np.asarray(self.train.walk(theta, by))
 
 
 def _shuffled(seed: int, stream: str, ids: npt.ArrayLike, starts: Ints, stops: Ints) -> tuple[Ints, Ints]:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.numerics.arrays import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.constants import hessians
 from coterie.objectives.glm import GLM
-from coterie.objectives.gradient_steps import Draws, Sampled, WeightedRows, full_gradient
+from coterie.objectives.gradient_steps import Draws, Sampled, Walk, WeightedRows, full_gradient
 from coterie.objectives.quadratic import NoisyQuadratic
 
 
@@ -38,33 +38,17 @@ def path(objective: Any, theta: Floats, shift: Floats, P: Floats, eta: Floats, s
     return out / steps
 
 
-def walk(
-    objective: Any,
-    theta: Floats,
-    anchor: Floats,
-    eta: Floats,
-    pull: float,
-    steps: Ints,
-    draws: Draws,
-    fresh: bool = True,
-    shift: Floats | None = None,
-    on: npt.NDArray[Any] | None = None,
-) -> Floats:
-    """Where gradient steps on ``f_k(theta) + shift' theta + pull |theta - anchor|^2 / 2`` lead from theta (m, d).
-
-    Clients take ``steps`` (m,) of them, of size ``eta`` (m,). ``shift`` (m, d) is added to every gradient. ``on`` (d,)
-    is 1 for parameters that move and 0 for those that stay; by default all move. Where not ``fresh``, all steps look
-    at the rows that the first draws.
-    """
+def walk(objective: Any, theta: Floats, by: Walk) -> Floats:
+    """Where gradient steps lead from theta (m, d)."""
     if isinstance(objective, Sampled):
-        return objective.walk(theta, anchor, eta, pull, steps, draws, fresh, shift, on)
+        return objective.walk(theta, by)
     at = np.array(theta)
-    for s in range(int(steps.max(initial=0))):
-        go = np.flatnonzero(steps > s)
-        g = gradient(objective.take(go), at[go], draws.of(go, s if fresh else 0))
-        g = g if shift is None else g + shift[go]
-        move = eta[go, None] * (g + pull * (at[go] - anchor[go]))
-        at[go] -= move if on is None else on * move
+    for s in range(int(by.steps.max(initial=0))):
+        go = np.flatnonzero(by.steps > s)
+        g = gradient(objective.take(go), at[go], by.draws.of(go, s if by.fresh else 0))
+        g = g if by.shift is None else g + by.shift[go]
+        move = by.eta[go, None] * (g if by.anchor is None else g + by.pull * (at[go] - by.anchor[go]))
+        at[go] -= move if by.on is None else by.on * move
     return at
 
 

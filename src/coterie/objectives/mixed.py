@@ -11,7 +11,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives import mean_loss, parameters
-from coterie.objectives.gradient_steps import Draws
+from coterie.objectives.gradient_steps import Draws, Walk
 
 
 class Mixed:
@@ -85,25 +85,9 @@ class Mixed:
             [mean_loss.gradient(part, _rows(theta, rows), draws.of(rows)) for rows, part in self.kinds()]
         )
 
-    def walk(
-        self,
-        theta: Floats,
-        anchor: Floats,
-        eta: Floats,
-        pull: float,
-        steps: Ints,
-        draws: Draws,
-        fresh: bool,
-        shift: Floats | None = None,
-        on: Floats | None = None,
-    ) -> Floats:
-        """Local steps on the mean losses, where all kinds have as many parameters: see ``mean_loss.walk``."""
-        out = []
-        for rows, part in self.kinds():
-            start, to, now = _rows(theta, rows), _rows(anchor, rows), draws.of(rows)
-            add = None if shift is None else shift[rows]
-            out.append(mean_loss.walk(part, start, to, eta[rows], pull, steps[rows], now, fresh, add, on))
-        return self._gathered(out)
+    def walk(self, theta: Floats, by: Walk) -> Floats:
+        """Where local steps lead from theta (m, d), where all kinds have as many parameters."""
+        return self._gathered([mean_loss.walk(part, _rows(theta, rows), by.of(rows)) for rows, part in self.kinds()])
 
     @property
     def names(self) -> dict[str, int]:

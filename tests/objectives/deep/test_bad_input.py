@@ -21,7 +21,7 @@ from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
 from coterie.objectives import parameters
 from coterie.objectives.deep import Deep
-from coterie.objectives.gradient_steps import Draws
+from coterie.objectives.gradient_steps import Draws, Walk
 
 X = np.random.default_rng(0).normal(size=(10, 6))
 y = np.arange(10) % 3
@@ -162,7 +162,7 @@ def walked(objective: Deep) -> Any:
     m = len(objective)
     theta = np.tile(objective.start(0), (m, 1))
     draws = Draws(np.arange(m, dtype=np.uint64), np.zeros(m, dtype=np.int64), 0)
-    return objective.walk(theta, theta, np.full(m, 0.1), 0.0, np.full(m, 2), draws, True)
+    return objective.walk(theta, Walk(np.full(m, 0.1), np.full(m, 2), draws))
 
 
 def begun(w: Any) -> Any:
@@ -401,7 +401,7 @@ def test_small_clients_and_absent_classes_are_no_error() -> None:
     objective = deep(lo=(0, 1, 1), hi=(1, 1, 10), y=np.zeros(10, dtype=int))
     theta = np.tile(objective.start(0), (3, 1))
     draws = Draws(np.arange(3, dtype=np.uint64), np.zeros(3, dtype=np.int64), 64)
-    found = objective.walk(theta, theta, np.full(3, 0.1), 0.0, np.full(3, 2), draws, True)
+    found = objective.walk(theta, Walk(np.full(3, 0.1), np.full(3, 2), draws))
     assert np.isfinite(found).all() and (found[1] == theta[1]).all() and (found[[0, 2]] != theta[[0, 2]]).any()
 
 

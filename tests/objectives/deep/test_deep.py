@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
 from coterie.objectives.deep import Deep
-from coterie.objectives.gradient_steps import Draws, Sampled
+from coterie.objectives.gradient_steps import Draws, Sampled, Walk
 from tests.objectives.deep.twin import flat, load, rows_of, walked
 
 COUNTS = np.array([7, 1, 12, 0, 5, 30])
@@ -68,7 +68,7 @@ def test_walk_is_what_torchs_optimiser_does(kind: str, batched: bool, how: dict[
     make, shape = KINDS[kind]
     objective, (X, y) = deep(make, shape, batched=batched, **how), data(*shape)
     theta = models(objective)
-    found = objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True)
+    found = objective.walk(theta, Walk(ETA, STEPS, draws(4)))
     for i in range(M):
         module = make().double()
         steps = int(STEPS[i]) if COUNTS[i] else 0
@@ -88,8 +88,8 @@ def test_batched_and_one_after_another_agree(kind: str, size: int, extras: str) 
     some = {"pull": extras in ("pull", "all"), "shift": extras in ("shift", "all"), "on": extras in ("on", "all")}
     more = {"shift": shift} if some["shift"] else {}
     more |= {"on": 1.0 * (np.arange(one.dim) % 3 > 0)} if some["on"] else {}
-    run = partial(dict, theta=theta, anchor=anchor, eta=ETA, pull=0.4 * some["pull"], steps=STEPS, draws=draws(size))
-    a, b = (o.walk(**run(fresh=True), **more) for o in (one, other))
+    by = Walk(ETA, STEPS, draws(size), anchor, 0.4 * some["pull"], **more)
+    a, b = (o.walk(theta, by) for o in (one, other))
     np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
     moved = a != theta
     assert moved[(STEPS > 0) & (COUNTS > 0)].any(axis=1).all()
@@ -108,7 +108,7 @@ def test_extras_go_where_the_formula_says() -> None:
     anchor, shift = rng.normal(size=(2, *theta.shape))
     on = 1.0 * (np.arange(objective.dim) < 20)
     one = np.ones(M, dtype=np.int64)
-    found = objective.walk(theta, anchor, ETA, 0.4, one, draws(4), True, shift, on)
+    found = objective.walk(theta, Walk(ETA, one, draws(4), anchor, 0.4, shift, on))
     g = objective.mean_gradient(theta, draws(4))
     expected = theta - ETA[:, None] * on * (g + shift + 0.4 * (theta - anchor))
     np.testing.assert_allclose(found, expected, rtol=1e-12)
@@ -163,7 +163,7 @@ def test_statistics_move_with_training_and_are_used_in_evaluation() -> None:
     objective = deep(make, (2, 6, 6))
     assert not objective.batched and objective.kept == ("1.running_mean", "1.running_var")
     theta = np.tile(objective.start(0), (M, 1))
-    found = objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True)
+    found = objective.walk(theta, Walk(ETA, STEPS, draws(4)))
     for i in (0, 4, 5):
         module = make().double()
         rows = [rows_of(IDS, i, 4 + s, 4, STARTS[i], STOPS[i]) for s in range(int(STEPS[i]))]
@@ -174,9 +174,8 @@ def test_statistics_move_with_training_and_are_used_in_evaluation() -> None:
         here = slice(STARTS[i], STOPS[i])
         loss = F.cross_entropy(module(torch.tensor(X[here])), torch.tensor(y[here]), reduction="sum")
         np.testing.assert_allclose(objective.value(found)[i], loss.item(), rtol=1e-9)
-    still = objective.walk(
-        theta, theta, ETA, 0.0, STEPS, draws(4), True, on=1.0 * (np.arange(objective.dim) < objective.architecture.p)
-    )
+    on = 1.0 * (np.arange(objective.dim) < objective.architecture.p)
+    still = objective.walk(theta, Walk(ETA, STEPS, draws(4), on=on))
     np.testing.assert_array_equal(still[:, objective.architecture.p :], theta[:, objective.architecture.p :])
     averaged = deep(make, (2, 6, 6), buffers="averaged")
     assert averaged.kept == () and averaged.dim == objective.dim
@@ -188,7 +187,7 @@ def test_statistics_rest_where_a_step_has_one_row() -> None:
 
     objective = deep(make)
     theta = np.tile(objective.start(0), (M, 1))
-    found = objective.walk(theta, theta, ETA, 0.0, STEPS, draws(0), True)  # all rows: client 1 has one, client 3 none
+    found = objective.walk(theta, Walk(ETA, STEPS, draws(0)))  # all rows: client 1 has one, client 3 none
     p, alone = objective.architecture.p, np.isin(np.arange(M), (1, 3)) | (STEPS == 0)
     assert np.isfinite(found).all()
     np.testing.assert_array_equal(found[alone, p:], theta[alone, p:])
@@ -203,13 +202,12 @@ def test_dropout_depends_on_client_and_step_alone() -> None:
     objective = deep(make)
     theta = models(objective)
     state = torch.random.get_rng_state()
-    whole = objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True)
+    whole = objective.walk(theta, Walk(ETA, STEPS, draws(4)))
     assert torch.equal(state, torch.random.get_rng_state())
-    part = objective.take(np.array([4])).walk(
-        theta[4:5], theta[4:5], ETA[4:5], 0.0, STEPS[4:5], Draws(draws(4).keys[4:5], np.array([4]), 4), True
-    )
+    alone = Walk(ETA[4:5], STEPS[4:5], Draws(draws(4).keys[4:5], np.array([4]), 4))
+    part = objective.take(np.array([4])).walk(theta[4:5], alone)
     np.testing.assert_array_equal(whole[4], part[0])
-    other = objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4, first=5), True)
+    other = objective.walk(theta, Walk(ETA, STEPS, draws(4, first=5)))
     assert (other[4] != whole[4]).any()
     np.testing.assert_array_equal(objective.value(theta), objective.value(theta))
 
@@ -233,7 +231,7 @@ def test_what_cannot_be_batched_runs_one_after_another(draws_numbers: bool) -> N
     assert not objective.batched and objective.architecture.random == draws_numbers
     theta = models(objective)
     state = torch.random.get_rng_state()
-    found = [objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True) for _ in range(2)]
+    found = [objective.walk(theta, Walk(ETA, STEPS, draws(4))) for _ in range(2)]
     np.testing.assert_array_equal(*found)
     assert torch.equal(state, torch.random.get_rng_state())
 
@@ -245,12 +243,10 @@ def test_datasets_loaders_and_arrays_are_the_same_clients() -> None:
     loaders = [DataLoader(s, batch_size=2) if len(s) else s for s in sets]
     arrays = deep()
     theta = models(arrays)
-    expected = arrays.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True)
+    expected = arrays.walk(theta, Walk(ETA, STEPS, draws(4)))
     for clients in (pairs, sets, loaders):
         objective = Deep.of_clients(mlp, clients, dtype="float64")
-        np.testing.assert_allclose(
-            objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True), expected, rtol=1e-10, atol=1e-12
-        )
+        np.testing.assert_allclose(objective.walk(theta, Walk(ETA, STEPS, draws(4))), expected, rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(objective.value(theta), arrays.value(theta), rtol=1e-10)
         assert objective.has_finite_gradient().all()
 
@@ -268,7 +264,7 @@ def test_a_module_is_its_own_start_and_is_never_changed() -> None:
     objective = deep(module)
     np.testing.assert_array_equal(objective.start(1), before)
     np.testing.assert_array_equal(deep(lambda: module).start(2), before)
-    objective.walk(models(objective), models(objective), ETA, 0.0, STEPS, draws(4), True)
+    objective.walk(models(objective), Walk(ETA, STEPS, draws(4)))
     np.testing.assert_array_equal(before, flat(module))
     load(module, before)
 
@@ -291,8 +287,8 @@ def test_rows_and_modules_are_made_of_each_other() -> None:
 def test_narrow_numbers_are_near(dtype: str) -> None:
     exact, narrow = deep(cnn, (2, 6, 6)), deep(cnn, (2, 6, 6), dtype=dtype)
     theta = models(exact)
-    a = exact.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True)
-    b = narrow.walk(theta.astype(np.float32), theta, ETA, 0.0, STEPS, draws(4), True)
+    a = exact.walk(theta, Walk(ETA, STEPS, draws(4)))
+    b = narrow.walk(theta.astype(np.float32), Walk(ETA, STEPS, draws(4)))
     assert b.dtype == np.float32
     error = np.abs(a - b).max()
     assert 0.0 < error < (1e-6 if dtype == "float32" else 2e-2)
@@ -319,7 +315,7 @@ def test_threads_share_out_clients_and_change_nothing() -> None:
         found = []
         for cores in (2, 1):
             torch.set_num_threads(cores)
-            found.append(objective.walk(theta, theta, ETA, 0.0, STEPS, draws(4), True))
+            found.append(objective.walk(theta, Walk(ETA, STEPS, draws(4))))
     finally:
         torch.set_num_threads(before)
     np.testing.assert_array_equal(*found)
@@ -338,7 +334,7 @@ def test_first_models_and_dropout_in_threads_do_not_disturb_each_other(dropout: 
         some = slice(i % M, i % M + 1)
         drawn = Draws(draws(4).keys[some], draws(4).first[some], 4)
         at = theta[some]
-        return here.start(i % 4), here.walk(at, at, ETA[some], 0.0, STEPS[some], drawn, True)
+        return here.start(i % 4), here.walk(at, Walk(ETA[some], STEPS[some], drawn))
 
     expected = [run(i) for i in range(12)]
     with ThreadPoolExecutor(4) as pool:
@@ -356,7 +352,7 @@ def test_blocks_in_threads_do_not_disturb_each_other(batched: bool) -> None:
         some = slice(2 * (i % 3), 2 * (i % 3) + 2)
         drawn = Draws(draws(4).keys[some], draws(4).first[some], 4)
         here, at = objective.take(some), theta[some]
-        return here.walk(at, at, ETA[some], 0.0, STEPS[some], drawn, True), here.value(at)
+        return here.walk(at, Walk(ETA[some], STEPS[some], drawn)), here.value(at)
 
     expected = [run(i) for i in range(3)]
     with ThreadPoolExecutor(3) as pool:

@@ -11,7 +11,7 @@ from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.registry import TRAINED
 from coterie.objectives.deep import Deep
-from coterie.objectives.gradient_steps import Draws
+from coterie.objectives.gradient_steps import Draws, Walk
 from tests.messages import names
 
 rng = np.random.default_rng(0)
@@ -40,14 +40,14 @@ def test_what_is_frozen_does_not_move_and_the_rest_does_as_in_torch(batched: boo
     first = np.tile(objective.start(0), (3, 1))
     draws = Draws(np.zeros(3, dtype=np.uint64), np.zeros(3, dtype=np.int64))
     steps = np.full(3, 2)
-    there = objective.walk(first, first * 0.0, np.full(3, 0.1), 0.2, steps, draws, False, shift=first)
+    there = objective.walk(first, Walk(np.full(3, 0.1), steps, draws, first * 0.0, 0.2, first, fresh=False))
     np.testing.assert_array_equal(there[:, :20], first[:, :20])
     assert np.all(there[:, 20:] != first[:, 20:])
     g = objective.mean_gradient(first, draws)
     assert not g[:, :20].any()
     assert g[:, 20:].all()
 
-    module, end = net(), objective.walk(first, first, np.full(3, 0.1), 0.0, steps, draws, False)
+    module, end = net(), objective.walk(first, Walk(np.full(3, 0.1), steps, draws, fresh=False))
     for _ in range(2):
         module.zero_grad()
         moving = [p for p in module.parameters() if p.requires_grad]

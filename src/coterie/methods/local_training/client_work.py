@@ -10,13 +10,12 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.codecs.compression import receive_models, send_change
 from coterie.federation import Site, work
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
-from coterie.objectives.gradient_steps import Draws
+from coterie.objectives.gradient_steps import Draws, Walk
 from coterie.objectives.mean_loss import sizes, walk
 from coterie.objectives.parameters import has_finite_gradient, initial_parameters, parameter_mask
 
@@ -122,22 +121,16 @@ def train(
     done: Ints | int,
     batch: int,
     stream: str = "rows",
-    anchor: Floats | None = None,
-    pull: float = 0.0,
-    fresh: bool = True,
-    shift: Floats | None = None,
-    on: npt.NDArray[Any] | None = None,
+    **beside: Any,
 ) -> Floats:
-    """Take ``steps`` from ``start`` (m, d) on ``f_i(theta) + pull |theta - anchor|^2 / 2``.
+    """Take ``steps`` from ``start`` (m, d) on clients' mean losses, and what is ``beside`` them (:class:`Walk`).
 
     ``done`` steps came before them, which keys the rows that they draw; both are numbers, or one for each client (m,).
-    ``shift`` (m, d) is added to every gradient; where ``on`` (d,) is 0, parameters stay.
     """
     steps, done = (np.array(np.broadcast_to(each, len(site)), dtype=np.int64) for each in (steps, done))
     draws = Draws(keyed_random.starts(site.seed, stream, site.ids), done, batch)
     site.count(gradients=int(steps.sum()))
-    size, to = np.full(len(site), float(eta)), start if anchor is None else anchor
-    return walk(site.objective, start, to, size, pull, steps, draws, fresh, shift, on)
+    return walk(site.objective, start, Walk(np.full(len(site), float(eta)), steps, draws, **beside))
 
 
 def finite(*models: Floats) -> Any:

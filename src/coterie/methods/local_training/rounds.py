@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -76,6 +75,8 @@ class LocalTraining(Stepwise):
     up: Annotated[str, codec_option("Codec of what clients send: see ``coterie.codecs.by_name``.")] = "none"
     down: Annotated[str, codec_option("Codec of what clients are sent.")] = "none"
     model: ClassVar[Any] = staticmethod(client.current_model)  # which work tells a client's model in the end
+    update: ClassVar[Any]  # what clients do in a round
+    told: ClassVar[tuple[str, ...]] = ()  # options that they are told for it, beside the step size and the round
     bends: ClassVar[str] = ""  # which option bends the losses of local steps beside their own curvature
     strict: Annotated[bool, Option("Whether a client that diverges, or has no gradient, ends the run.")] = False
 
@@ -132,9 +133,15 @@ class LocalTraining(Stepwise):
         """Every client's model (m, d): of its own, or what is shared as it is now, with its personal layers."""
         return client_models(fed, state, self.model, w=state["w"], transport=self.transport)
 
-    @abstractmethod
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
-        """One round with the clients ``to``: what they sent, added up, and what changes in the state."""
+        """One round with the clients ``to``: what they sent, added up, and what changes in the state.
+
+        Unless overridden, w becomes the mean of what clients make of it, by what they count; the others rest.
+        """
+        t, w = state["t"], state["w"]
+        told = {name: getattr(self, name) for name in self.told}
+        sums = self.exchange(fed, self.update, to, w, eta=self.rate(t), t=t, **told)
+        return sums, {"w": average(sums, w)}
 
     def exchange(self, fed: Federation, work: Any, to: Ints, w: Floats | None = None, **message: Any) -> Sums:
         """What the clients ``to`` send after ``work``, added up (by groups: ``by`` and ``groups`` as in ``total``)."""

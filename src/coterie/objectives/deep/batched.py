@@ -18,9 +18,10 @@ from torch.func import functional_call, grad, vmap
 from coterie.errors import RAISED
 from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import Architecture
-from coterie.objectives.deep.local_steps import Going, Stepper, padded
+from coterie.objectives.deep.local_steps import Stepper, Training, padded
 from coterie.objectives.deep.module_snapshot import Snapshot
 from coterie.objectives.deep.rows import Rows
+from coterie.objectives.gradient_steps import Walk
 
 NUMBERS = 1 << 24  # about how many numbers of models and of rows are worked on at a time
 
@@ -71,8 +72,8 @@ class Watched(nn.Module):
 class BatchedClients:
     """Clients' own models, flat rows (k, d), on rows of their own (k, b)."""
 
-    def __init__(self, of: Architecture, ridge: float) -> None:
-        self.of, self.ridge = of, ridge
+    def __init__(self, of: Architecture, training: Training) -> None:
+        self.of, self.training = of, training
         # whether nothing was met so far that needs clients one after another: random numbers (vmap refuses torch's, and
         # others' generators are looked at), buffers that move, steps that depend on numbers
         self.works = True
@@ -110,9 +111,9 @@ class BatchedClients:
 
     def _mean(self, layers: dict[str, Tensor], fixed: dict[str, Tensor], x: Any, y: Tensor, scale: Tensor) -> Tensor:
         loss: Tensor = (self.of.loss(self._forward(layers, fixed, x), y) * scale).sum()
-        if self.ridge:
+        if self.training.ridge:
             square = torch.stack([layer.square().sum() for layer in layers.values()]).sum()
-            loss = loss + 0.5 * self.ridge * scale.sum() * square
+            loss = loss + 0.5 * self.training.ridge * scale.sum() * square
         return loss
 
     @cached_property
@@ -152,13 +153,13 @@ class BatchedClients:
             out[:, place.start : place.stop] = g[place.name].flatten(1)
         return out
 
-    def walk(self, theta: Tensor, going: Going, first: Ints, batch: Batch) -> None:
-        """Move theta (k, d), in place, where local steps lead; ``going.steps`` must not rise from client to client."""
+    def walk(self, theta: Tensor, by: Walk, batch: Batch) -> None:
+        """Move theta (k, d), in place, where local steps lead; ``steps`` must not rise from client to client."""
         layers, fixed = self._cut(theta)
-        stepper = Stepper(self.of, list(layers.values()), going)
-        for s in range(int(going.steps.max(initial=0))):
-            k = int(np.searchsorted(-going.steps, -s, side="left"))
-            rows = batch(np.arange(k), first[:k] + (s if going.fresh else 0))
+        stepper = Stepper(self.of, list(layers.values()), by, self.training)
+        for s in range(int(by.steps.max(initial=0))):
+            k = int(np.searchsorted(-by.steps, -s, side="left"))
+            rows = batch(np.arange(k), by.draws.first[:k] + (s if by.fresh else 0))
             here = ({n: v[:k] for n, v in part.items()} for part in (layers, fixed))
             stepper.step(list(self._gradient(*here, *rows).values()))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from torch import Tensor
 from coterie.numerics.arrays import Floats, Ints, kernel
 from coterie.numerics.keyed_random import key, whole
 from coterie.objectives.deep.architecture import Architecture
+from coterie.objectives.gradient_steps import Walk
 from coterie.options import Option, check
 
 
@@ -31,38 +32,20 @@ class Training:
         check(self)
 
 
-@dataclass(frozen=True)
-class Going:
-    """Where local steps of m clients go: ``theta -= eta * on * (clipped g + shift + pull (theta - anchor))``."""
-
-    eta: Floats  # (m,)
-    steps: Ints  # (m,)
-    pull: float
-    anchor: Any  # (m, d), as is shift, or None
-    shift: Any
-    on: Any  # (d,), or None
-    fresh: bool  # whether steps draw rows anew
-    training: Training
-
-    def take(self, rows: Ints) -> Going:
-        """Of some clients."""
-        anchor, shift = (None if a is None else a[rows] for a in (self.anchor if self.pull else None, self.shift))
-        return replace(self, eta=self.eta[rows], steps=self.steps[rows], anchor=anchor, shift=shift)
-
-
 class Stepper:
-    """The same on layers (m, ...), which move in place, with gradients clipped over all layers of a client.
+    """Local steps on layers (m, ...), which move in place, with gradients clipped over all layers of a client.
 
-    With momentum, steps go along ``v <- momentum v + g``, from v = 0.
+    They are ``theta -= eta * on * (clipped g + shift + pull (theta - anchor))``; with momentum they go along
+    ``v <- momentum v + g``, from v = 0.
     """
 
-    def __init__(self, of: Architecture, layers: Sequence[Tensor], going: Going) -> None:
-        self.layers, self.eta, self.pull = layers, of.tensor(going.eta), going.pull
-        self.anchor = of.layers(going.anchor if going.pull else None)
-        self.shift, self.on = of.layers(going.shift), of.layers(going.on)
-        self.clip, self.momentum = going.training.clip, going.training.momentum
+    def __init__(self, of: Architecture, layers: Sequence[Tensor], by: Walk, training: Training) -> None:
+        self.layers, self.eta, self.pull = layers, of.tensor(by.eta), float(by.pull)
+        self.anchor = of.layers(by.anchor if by.pull else None)
+        self.shift, self.on = of.layers(by.shift), of.layers(by.on)
+        self.clip, self.momentum = training.clip, training.momentum
         self._velocity: list[Tensor] = []
-        self._first = float(going.eta[0]) if len(going.eta) else 0.0
+        self._first = float(by.eta[0]) if len(by.eta) else 0.0
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,13 @@ from coterie.errors import CoterieError
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.deep.architecture import Architecture, Make
 from coterie.objectives.deep.batched import BatchedClients, What, blocks
-from coterie.objectives.deep.local_steps import Going, Training, batch
+from coterie.objectives.deep.local_steps import Training, batch
 from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
 from coterie.objectives.deep.sequential import SequentialClients, explained
 from coterie.objectives.deep.side_effects import batches, find_side_effects
 from coterie.objectives.deep.validate import validate
-from coterie.objectives.gradient_steps import Draws, RowRanges
+from coterie.objectives.gradient_steps import Draws, RowRanges, Walk
 from coterie.objectives.row_kernels import owned_rows, row_ranges, weighted_means, weighted_sums
 
 SMALL = 100_000  # models with fewer parameters and no convolutions run batched; a round of larger ones is no faster so
@@ -147,13 +147,13 @@ class Deep(RowRanges):
         rows.starts, rows.stops = lo, hi = row_ranges(ranges[0], ranges[1], n)
         if batched is None:
             batched = of.device.type != "cpu" or (of.p < SMALL and not of.convolves)
-        sequential = SequentialClients(of, how.ridge, *rows.sets)
+        sequential = SequentialClients(of, how, *rows.sets)
         validate(sequential, rows, hi - lo)
         known = not isinstance(rows, Tensors) or rows.known
         notes = find_side_effects(sequential, rows, lo, hi) if known else ()
         for note in notes:
             warnings.warn(note, stacklevel=3)
-        some, together = lo[hi > lo][:1], BatchedClients(of, how.ridge)
+        some, together = lo[hi > lo][:1], BatchedClients(of, how)
         batched = batched and known and not (of.moving or of.random or of.mixes or of.hooked)
         batched = batched and (not len(some) or batches(together, rows, some))
         return cls(of, rows, w, lo, hi, how, sequential, together if batched else None, notes)
@@ -260,25 +260,12 @@ class Deep(RowRanges):
         size = self.sizes()[:, None].astype(self.dtype)
         return np.asarray(size * self.mean_gradient(np.asarray(theta), Draws.of_all(len(self))))
 
-    def walk(
-        self,
-        theta: Floats,
-        anchor: Floats,
-        eta: Floats,
-        pull: float,
-        steps: Ints,
-        draws: Draws,
-        fresh: bool,
-        shift: Floats | None = None,
-        on: npt.ArrayLike | None = None,
-    ) -> Floats:
-        """Local steps on the mean losses: see ``mean_loss.walk``."""
+    def walk(self, theta: Floats, by: Walk) -> Floats:
+        """Where local steps lead from theta (m, d)."""
         self._need_targets()
-        out, total = self._theta(theta), self.sizes()
-        moves = self.architecture.moves
-        on = moves if on is None else np.asarray(on) * (1.0 if moves is None else moves)
-        to = np.broadcast_to(anchor, theta.shape)
-        going = Going(np.asarray(eta), steps, float(pull), to, shift, on, fresh, self.training)
+        out, total, draws, steps = self._theta(theta), self.sizes(), by.draws, by.steps
+        if (moves := self.architecture.moves) is not None:
+            by = replace(by, on=moves if by.on is None else by.on * moves)
         size, found = np.full(len(self), draws.size) if draws.size else self.counts, torch.empty_like(out)
 
         def together(batched: BatchedClients) -> None:
@@ -286,7 +273,7 @@ class Deep(RowRanges):
                 some = block[np.argsort(-steps[block], kind="stable")]
                 rows = self._batch(some, draws.keys, draws.size, total)
                 part = out[some]
-                batched.walk(part, going.take(some), draws.first[some], rows)
+                batched.walk(part, by.of(some), rows)
                 found[some] = part
 
         if self.batched is not None and self.batched.done(together):
@@ -294,7 +281,7 @@ class Deep(RowRanges):
         else:
             rows = self._batch(np.arange(len(self)), draws.keys, draws.size, total)
             with explained(self.rows, "A step of", self.starts):
-                self.sequential.walk(out, going, draws.keys, draws.first, rows)
+                self.sequential.walk(out, by, rows)
         return np.asarray(out.cpu().numpy())
 
     def _per_row(self, theta: npt.ArrayLike, what: What) -> Any:

@@ -19,10 +19,11 @@ from coterie.errors import RAISED, CoterieError
 from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import MOVING, Architecture, named, put
 from coterie.objectives.deep.batched import Batch, What
-from coterie.objectives.deep.local_steps import Going, Stepper
+from coterie.objectives.deep.local_steps import Stepper, Training
 from coterie.objectives.deep.module_snapshot import Snapshot
 from coterie.objectives.deep.random_generators import Generators, Seed
 from coterie.objectives.deep.rows import Rows
+from coterie.objectives.gradient_steps import Walk
 
 LOOK = 2048  # rows of one forward pass where no gradient is needed
 
@@ -136,8 +137,8 @@ class ModuleWorkspace:
 class SequentialClients:
     """Clients' own models, flat rows (m, d), on rows of their own."""
 
-    def __init__(self, of: Architecture, ridge: float, *drawing: Any) -> None:
-        self.of, self.ridge, self.drawing = of, ridge, drawing
+    def __init__(self, of: Architecture, training: Training, *drawing: Any) -> None:
+        self.of, self.training, self.drawing = of, training, drawing
         self._local = threading.local()
 
     @property
@@ -191,7 +192,7 @@ class SequentialClients:
             workspace = self.workspace
             workspace.load(theta[i])
             seed(int(keys[i]), int(first[i]))
-            grads = workspace.gradient(_single(batch, i, int(first[i])), self.ridge)
+            grads = workspace.gradient(_single(batch, i, int(first[i])), self.training.ridge)
             views = self.of.views(out[i])
             for place, g in zip(self.of.parameters, grads, strict=True):
                 views[place.name].copy_(g[0])
@@ -199,24 +200,25 @@ class SequentialClients:
         self.each(np.ones(len(theta), dtype=np.int64), one)
         return out
 
-    def walk(self, theta: Tensor, going: Going, keys: Any, first: Ints, batch: Batch) -> None:
+    def walk(self, theta: Tensor, by: Walk, batch: Batch) -> None:
         """Move theta (m, d), in place, where local steps lead."""
         start = theta.clone()
 
         def one(i: int, seed: Seed) -> None:
-            workspace, at = self.workspace, int(first[i])
+            workspace, at = self.workspace, int(by.draws.first[i])
             workspace.load(start[i])
-            stepper = Stepper(self.of, [layer.data[None] for layer in workspace.layers], going.take(np.array([i])))
-            for s in range(int(going.steps[i])):
-                now = at + (s if going.fresh else 0)
-                seed(int(keys[i]), now)
-                stepper.step(workspace.gradient(_single(batch, i, now), self.ridge))
+            layers = [layer.data[None] for layer in workspace.layers]
+            stepper = Stepper(self.of, layers, by.of(np.array([i])), self.training)
+            for s in range(int(by.steps[i])):
+                now = at + (s if by.fresh else 0)
+                seed(int(by.draws.keys[i]), now)
+                stepper.step(workspace.gradient(_single(batch, i, now), self.training.ridge))
             workspace.unload(theta[i])
-            if going.on is not None:  # statistics of layers that rest do, too
-                p, move = self.of.p, self.of.tensor(going.on)
+            if by.on is not None:  # statistics of layers that rest do, too
+                p, move = self.of.p, self.of.tensor(by.on)
                 theta[i, p:] = torch.where(move[p:] > 0, theta[i, p:], start[i, p:])
 
-        self.each(going.steps, one)
+        self.each(by.steps, one)
 
     def outputs(self, theta: Tensor, x: Any) -> Tensor:
         """What a model (d,) makes of inputs (b, ...), in evaluation mode."""
