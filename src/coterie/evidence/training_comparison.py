@@ -35,7 +35,7 @@ def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:
 
     The latter are a few, and those about the relations that are given.
     """
-    asked = list(BASELINES)
+    asked = [] if problem.config.model["heads"] else list(BASELINES)
     for name in names:
         if name in (ALL, AUTO):
             some = TRAINED.values() if name == ALL else [t for t in TRAINED.values() if t.relation in given(problem)]
@@ -60,6 +60,7 @@ def usable(problem: TrainingProblem, name: str) -> bool:
     layout = any(config.layout.values()) or method.layout in config.given(name) or not method.splits
     layers = not method.normalises or bool(parameters.normalising(problem.objective))
     known = problem.data.known or not method.groups
+    known &= method.shapes or not config.model["heads"]
     return known and (layout or not method.layout) and layers and private_enough(config, method)
 
 

@@ -48,6 +48,7 @@ class Method:
     splits: bool = True  # whether it is about the layout; otherwise it takes the whole model where there is none
     reveals: str = ""  # what it needs to know of single clients, for which it cannot train on sums with noise
     gradients: bool = False  # sends gradients, to which the model's clip and momentum of local steps do not apply
+    shapes: bool = False  # trains groups whose models have other shapes
     normalises: bool = False  # is about layers that normalise, one of which a model must have
     pool_rows: bool = False  # trains one client that holds all rows
     paper_module: str = ""  # the module that reads like its paper, where it is not called like the method

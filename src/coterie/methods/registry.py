@@ -40,6 +40,7 @@ _FOUND: tuple[str, Relation, dict[str, Any]] = ("found_groups:FoundGroups", "fou
 _PULLED: tuple[str, Relation] = ("group_penalty:GroupPenalty", "groups")
 _L2GD: tuple[str, Relation, dict[str, Any]] = ("l2gd:L2GD", "groups", _OWN)
 _GROUPED: dict[str, Any] = {"E": 1, "own": "averaged", "weigh": "rows"}
+_SHAPES = {"shapes": True}
 _LAYERS: dict[str, Any] = {"layout": "personal"}
 _PULLS = _LAYERS | {"reveals": "clients' own layers in the open"}
 _OVER: dict[str, Any] = {"takes": (*STRENGTHS, "rounds"), "learns": True, "asked": True, "whole": True}
@@ -109,9 +110,9 @@ _EVERY = (
     _trains("ifca", "a model for each of k groups, chosen by loss", *_IFCA, k=4, tau=5),
     _trains("cfl", "groups split where their updates disagree", *_CFL, eps1=0.4, eps2=1.6),
     _trains("found-groups", "groups found by updates, then a model for each", *_FOUND, **_GROUPED),
-    _trains("group-sgd", "known groups, some layers shared", *_KNOWN, {"layout": "shared"}, **_GROUPED),
+    _trains("group-sgd", "known groups, some layers shared", *_KNOWN, {"layout": "shared"} | _SHAPES, **_GROUPED),
     _trains("cluster-l2gd", "own models pulled to known groups' means", *_L2GD, lam=0.1, alpha=0.3),
-    _trains("group-models", "a model for each known group", *_KNOWN, _OWN | _APART, **_GROUPED),
+    _trains("group-models", "a model for each known group", *_KNOWN, _OWN | _APART | _SHAPES, **_GROUPED),
     _trains("group-penalty", "own layers pulled together within known groups", *_PULLED, _PULLS, lam=0.1, tau=5),
 )
 METHODS = {method.name: method for method in _EVERY}

@@ -18,7 +18,7 @@ class Mixed:
     """Clients that belong to one of several objectives: client i is client ``place[i]`` of ``parts[kind[i]]``.
 
     Parameters are one row for each client, (m, d), where all kinds have as many; otherwise a sequence of m rows of
-    unequal length, such as ``federation.Ragged``.
+    unequal length, such as ``federation.Ragged``, or (m, d) with anything after the end of the shorter ones.
     """
 
     def __init__(self, objectives: Sequence[Any], kind: npt.ArrayLike, place: npt.ArrayLike) -> None:
@@ -69,11 +69,20 @@ class Mixed:
 
     def value(self, theta: Any) -> Floats:
         """Losses (m,)."""
-        return self._gathered([part.value(_rows(theta, rows)) for rows, part in self.kinds()])
+        return self._gathered([part.value(_rows(theta, rows, part)) for rows, part in self.kinds()])
 
     def accuracy(self, theta: Any) -> Floats:
         """Share of every client's weight that is classified rightly (m,)."""
-        return self._gathered([part.accuracy(_rows(theta, rows)) for rows, part in self.kinds()])
+        return self._gathered([part.accuracy(_rows(theta, rows, part)) for rows, part in self.kinds()])
+
+    def predict(self, theta: Any) -> npt.NDArray[Any]:
+        """What every row's own model says of it, client after client."""
+        rows: list[Any] = [None] * len(self)
+        for which, part in self.kinds():
+            found = part.predict(_rows(theta, which, part))
+            for r, own in zip(which, np.split(found, np.cumsum(part.counts)[:-1]), strict=True):
+                rows[r] = own
+        return np.concatenate(rows)
 
     def gradient(self, theta: Floats) -> Floats:
         """Gradients (m, d) of the losses, where all kinds have as many parameters."""
@@ -111,6 +120,11 @@ class Mixed:
         return tuple(dict.fromkeys(name for _, part in self.kinds() for name in parameters.normalising(part)))
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What kinds say of a run."""
+        return tuple(dict.fromkeys(note for _, part in self.kinds() for note in getattr(part, "notes", ())))
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the parameters: that of the most precise kind."""
         return np.result_type(*[np.dtype(parameters.precision(part)) for _, part in self.kinds()], np.float32)
@@ -141,8 +155,9 @@ def kinds(objective: Any) -> Iterator[tuple[Ints, Any]]:
         yield np.arange(len(objective)), objective
 
 
-def _rows(theta: Any, rows: Ints) -> Floats:
+def _rows(theta: Any, rows: Ints, part: Any = None) -> Floats:
     """The parameters of some clients of one kind: (m, d) of all, one (d,) for everyone, or rows of unequal length."""
     if isinstance(theta, np.ndarray):
-        return theta[rows] if theta.ndim == 2 else np.broadcast_to(theta, (len(rows), len(theta)))
+        end = None if part is None else part.dim
+        return theta[rows, :end] if theta.ndim == 2 else np.broadcast_to(theta, (len(rows), len(theta)))
     return np.stack([np.asarray(theta[r]) for r in rows])

@@ -85,6 +85,9 @@ def _read(cls: type[Any], document: Mapping[str, Any], shelf: Shelf, config: Con
     whole = all(0 <= n < 2**31 for n in (fields["classes"], *fields["shape"]))
     if not (m and rows and whole and len(set(fields["labels"])) == m):
         raise ValueError
+    heads, sizes = fields["heads"], fields["sizes"]
+    if heads and not (len(heads) == len(sizes) == m == len(theta) and 0 < sizes.min() <= sizes.max() == theta.shape[1]):
+        raise ValueError
     if group is not None and (group.shape != (m,) or group.dtype.kind not in "iu"):
         raise ValueError
     runs = {name: [_run(entry, shelf) for entry in each] for name, each in document["runs"].items()}

@@ -21,11 +21,12 @@ from coterie import files
 from coterie.data.columns import at_rows
 from coterie.data.partition import ClientRows
 from coterie.engines.inprocess import InProcess
-from coterie.errors import CoterieError, fitting, nearest
+from coterie.errors import CoterieError, fitting, listed, nearest
 from coterie.evidence.training_comparison import TrainingComparison, Watch, compare, quiet
 from coterie.methods.groups.evaluation import Adapted, adapt
 from coterie.methods.groups.growth import Growth
 from coterie.methods.registry import trained_method
+from coterie.objectives.mixed import kinds
 from coterie.options import need_names
 from coterie.results import saved_training
 from coterie.runs import training_problem as model
@@ -59,6 +60,10 @@ class TrainingResult:
         Rows, held-out scores, groups, and the round in which a client was left out (0: it was not).
     data_fingerprint : str
         Hash of the rows of the first seed.
+    heads : tuple of str
+        Where groups' nets have other shapes: the group of every client, whose row of theta has zeros after its end.
+    sizes : (m,) int64 or None
+        Of their models then.
     """
 
     evidence: TrainingComparison
@@ -70,6 +75,8 @@ class TrainingResult:
     shape: tuple[int, ...]
     clients: pd.DataFrame
     data_fingerprint: str
+    heads: tuple[str, ...] = ()
+    sizes: Any = None
 
     @classmethod
     def of(cls, found: TrainingComparison, method: str) -> TrainingResult:
@@ -80,6 +87,8 @@ class TrainingResult:
         data = problem.data
         group = data.group if trained_method(method, found.config.folder).groups else run.group  # known, or found
         bare = {name: [replace(one, theta=None) for one in runs] for name, runs in found.runs.items()}
+        heads = tuple(data.groups[g] for g in data.group) if found.config.model["heads"] else ()
+        sizes = np.concatenate([[p.dim] * len(p) for _, p in kinds(problem.objective)]) if heads else None
         return cls(
             evidence=replace(found, runs=bare, problem=None),
             method=method,
@@ -90,6 +99,8 @@ class TrainingResult:
             shape=tuple(data.train.X.shape[1:]),
             clients=by_client(problem, run),
             data_fingerprint=data.fingerprint,
+            heads=heads,
+            sizes=sizes,
         )
 
     @property
@@ -159,11 +170,12 @@ class TrainingResult:
             raise CoterieError(f"There was no client '{name}' in training: adapt() makes a model for a new one.{hint}")
         if name in self.run.helpers:
             raise CoterieError(f"Client '{name}' helped the main clients and has no model: adapt() makes one for it.")
-        return np.asarray(self.theta[0 if len(self.theta) == 1 else self.labels.index(name)])
+        at = 0 if len(self.theta) == 1 else self.labels.index(name)
+        return np.asarray(self.theta[at, : self.sizes[at] if self.heads else None])
 
     def module(self, label: Any) -> Any:
         """The torch module of a client, by its label, in evaluation mode."""
-        theta, here = self.client(label), self.objective(np.zeros((1, *self.shape), np.float32))
+        theta, here = self.client(label), self.objective(np.zeros((1, *self.shape), np.float32), of=label)
         if not hasattr(here, "module"):
             raise CoterieError("softmax is no torch module: client() gives its numbers, and predict() its answers.")
         return here.module(theta)
@@ -193,33 +205,38 @@ class TrainingResult:
         some = rows if len(rows) else np.zeros((1, *self.shape), rows.dtype)  # the answer's shape is the model's to say
         theta = self.client(client)
         with fitting("What was read of these trained models", _REMEDY):
-            found = self.objective(some).predict(theta[None])
+            found = self.objective(some, of=client).predict(theta[None])
         return np.asarray(found)[: len(rows)]
 
-    def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike, **options: Any) -> Adapted:
+    def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike, *, group: str | None = None, **options: Any) -> Adapted:
         """A model for a client that was not there, from its own rows X, y (n, ...).
 
         It begins at the best of the groups' models, or where there are none, at the mean of all clients' models.
         Models of clients that were left out, or that diverged, have no part in either. Options are ``eta``, ``steps``,
         ``B`` and ``personal`` of :func:`coterie.methods.groups.evaluation.adapt`; by default the layout's personal
-        layers are, or all where there is no layout. A CoterieError for rows of another shape, none, or such as are not
-        finite, and where no client's model is of use.
+        layers are, or all where there is no layout. Where groups' nets have other shapes, say which ``group`` it is of.
+        A CoterieError for rows of another shape, none, or such as are not finite, and where no client's model is of
+        use.
         """
         rows = self._rows(X, "adapt to")
         if not len(rows):
             raise CoterieError("A new client needs one row at least to adapt a model to.")
         need_names("adapt()", options, inspect.signature(adapt).parameters.keys() - {"fed", "w"})
-        here = self.objective(rows, _finite(y, "Outcomes to adapt to"))
+        if (group is not None or self.heads) and group not in self.heads:
+            known = f"losses of nets of other shapes do not compare: say one of {listed(dict.fromkeys(self.heads))}"
+            raise CoterieError(f"group of adapt() is {group!r}, and {known if self.heads else 'all nets are alike'}.")
+        of = self.labels[self.heads.index(group)] if group is not None else None
+        here = self.objective(rows, _finite(y, "Outcomes to adapt to"), of)
         if "personal" not in options and any(self.configuration.layout.values()):
             options["personal"] = model.layers(self.configuration, here)["personal"]
         with fitting("What was read of these trained models", _REMEDY):
-            groups, means = self._groups()
+            groups, means = self._groups(group)
         found = adapt(InProcess(here), means, **options)
         if options.get("steps") and np.array_equal(found.models[0], means[found.group[0]]):
             warnings.warn("The steps on these rows diverge or move nothing: the model is its group's.", stacklevel=2)
         return replace(found, group=np.where(found.group < 0, -1, groups[found.group]))
 
-    def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    def _groups(self, head: str | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
         """Groups (k,) and the mean model (k, d) of each, of clients whose models are sound and were not left out."""
         theta, out = self.theta, {*self.run.quarantined, *self.run.failed}
         good = np.isfinite(theta).all(axis=1)
@@ -227,6 +244,9 @@ class TrainingResult:
         if len(theta) == len(self.labels):
             good &= ~np.isin(self.labels, list(out))
             label = label if self.group is None else np.asarray(self.group)
+        if head is not None:
+            good &= np.array(self.heads) == head
+            theta = theta[:, : self.sizes[self.heads.index(head)]]
         groups = np.unique(label[good])
         if not len(groups):
             raise CoterieError("Every client was left out of the training: there is no model to adapt. Train again.")
@@ -239,14 +259,17 @@ class TrainingResult:
             raise CoterieError(f"Rows to {what} must have the shape {self.shape} each, not {rows.shape[1:]}.")
         return rows
 
-    def objective(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None) -> Any:
-        """Rows of one client as the objective that was trained; without outcomes it only predicts."""
+    def objective(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None, of: Any = None) -> Any:
+        """Rows of one client, whose net is that ``of`` a label, as an objective; without outcomes it only predicts."""
         rows = np.asarray(X)
         outcome = np.zeros(len(rows), dtype=np.int64) if y is None else np.asarray(y)
-        each = self.theta[0] if len(self.theta) else np.empty(0)
-        model.need_size(self.configuration, len(each), (1 + prod(self.shape)) * self.classes)
+        config, d = self.configuration, self.theta.shape[1]
+        if self.heads:
+            at = self.labels.index(str(of))
+            config, d = model.with_head(config, self.heads[at]), int(self.sizes[at])
+        model.need_size(config, d, (1 + prod(self.shape)) * self.classes)
         part = ClientRows(rows, outcome, np.array([0]), np.array([len(rows)]))
-        return model.objective_of(self.configuration, part, self.classes, targets=y is not None)
+        return model.objective_of(config, part, self.classes, targets=y is not None)
 
 
 def _finite(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:

@@ -76,6 +76,9 @@ class Torch:
     ] = "softmax"
     loss: Annotated[Any, Option("A name, or package.module:function.", what=_CODE, read=code)] = "cross_entropy"
     args: Annotated[dict[str, Any], Option("Arguments of the function.")] = field(default_factory=dict)
+    heads: Annotated[
+        dict[str, dict[str, Any]], Option("Arguments of known groups whose nets have other shapes, by group.")
+    ] = field(default_factory=dict)
     score: Annotated[Any, Option("What is compared: package.module:function.", what=_CODE, read=optional(code))] = None
     greater_is_better: Annotated[bool | None, Option("Of a score of one's own.")] = None
     dtype: Annotated[Literal["float32", "float64", "bfloat16"], Option("Of the parameters.")] = "float32"

@@ -15,6 +15,7 @@ import numpy as np
 from coterie.engines import checkpoint, wire
 from coterie.engines.privacy import BudgetSpent, Private
 from coterie.errors import CoterieError, fitting, listed
+from coterie.federation import Ragged
 from coterie.files import local
 from coterie.methods.local_training.client_work import BROKEN, DIVERGED
 from coterie.methods.method import Method
@@ -136,7 +137,8 @@ class _Run:
 
     def models(self) -> Any:
         """Every client's model. In a private federation this is each one's look at home, which no coordinator sees."""
-        return self.aside(self.method.models)
+        found = self.aside(self.method.models)
+        return padded(found) if isinstance(found, Ragged) else found
 
     def measured(self) -> Point:
         """What a method measures beside scores; not under privacy, where sums without noise would tell of rows."""
@@ -244,6 +246,14 @@ class _Run:
             helpers=self.helpers,
             notes=[*(self.notes() if ours else ()), *getattr(self.problem.objective, "notes", ())],
         )
+
+
+def padded(models: Ragged) -> Any:
+    """Models (m, d) of unequal lengths, each with zeros after its end."""
+    sizes = np.diff(models.offsets)
+    out = np.zeros((len(models), sizes.max(initial=0)), models.values.dtype)
+    out[np.arange(out.shape[1]) < sizes[:, None]] = models.values
+    return out
 
 
 def train(

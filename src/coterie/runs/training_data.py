@@ -48,16 +48,19 @@ class Federated:
     group: Ints  # (m,): the group of each, from 0
     known: bool  # whether there are groups
     classes: int  # 0 where outcomes are no classes
+    groups: tuple[str, ...] = ()  # what groups are called
 
     @classmethod
-    def of(cls, partitioned: PartitionedRows, known: bool) -> Federated:
-        """Clients sorted by their group; no row moves."""
+    def of(cls, partitioned: PartitionedRows, known: bool, groups: tuple[str, ...] = ()) -> Federated:
+        """Clients sorted by their group; no row moves. Groups are called by their numbers where they have no names."""
         order = np.argsort(partitioned.group, kind="stable")
         names = partitioned.names or tuple(str(i + 1) for i in range(len(order)))
         sides = partitioned.train, partitioned.test
         train, test = (replace(p, starts=p.starts[order], stops=p.stops[order]) for p in sides)
         labels = tuple(names[i] for i in order)
-        return cls(train, test, labels, order.astype(np.uint64), partitioned.group[order], known, partitioned.classes)
+        group, ids = partitioned.group[order], order.astype(np.uint64)
+        groups = groups or tuple(str(g + 1) for g in range(int(group.max(initial=-1)) + 1))
+        return cls(train, test, labels, ids, group, known, partitioned.classes, groups)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -97,11 +100,13 @@ def federated(config: Config, seed: int) -> Federated:
     partition = _partition(data, table, seed)
     if data["group"] not in (*table, "group"):
         raise CoterieError(f"The data have no array '{data['group']}' of groups. There are {', '.join(table)}.")
+    names: tuple[str, ...] = ()
     if known := data["group"] in table:
-        partition = replace(partition, group=_groups(partition, table[data["group"]]))
+        group, names = _groups(partition, table[data["group"]])
+        partition = replace(partition, group=group)
     # Not Partition.take: a client with rows that are not finite is left out and named when it trains.
     partitioned = partition.take_sorted(table["X"][partition.row], table["y"][partition.row])
-    return _channels(Federated.of(partitioned, known), data["source"])
+    return _channels(Federated.of(partitioned, known, names), data["source"])
 
 
 def _channels(data: Federated, name: str) -> Federated:
@@ -130,9 +135,9 @@ def _partition(data: dict[str, Any], table: Table, seed: int) -> Partition:
     return by_column(table[name], seed, share)
 
 
-def _groups(partition: Partition, label: Array) -> Ints:
-    """The group of each client, from 0; all of its rows must say the same."""
-    codes = np.unique(label, return_inverse=True)[1]
+def _groups(partition: Partition, label: Array) -> tuple[Ints, tuple[str, ...]]:
+    """The group of each client, from 0, of whose rows all must say the same; and what groups are called."""
+    names, codes = np.unique(label, return_inverse=True)
     group = np.zeros(len(partition.group), dtype=np.int64)
     group[partition.client] = codes[partition.row]
     differ = np.flatnonzero(group[partition.client] != codes[partition.row])
@@ -140,7 +145,8 @@ def _groups(partition: Partition, label: Array) -> Ints:
         at = partition.client[differ[0]]
         who = partition.names[at] if partition.names else at + 1
         raise CoterieError(f"Rows of client {who} are of more than one group: give all rows of a client the same one.")
-    return np.unique(group, return_inverse=True)[1].astype(np.int64)
+    present, group = np.unique(group, return_inverse=True)
+    return group.astype(np.int64), tuple(str(name) for name in names[present])
 
 
 def source(config: Config) -> Table:

@@ -26,7 +26,9 @@ from coterie.methods.method import EVERYTHING, Method
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.numerics.arrays import Ints
 from coterie.objectives.mean_loss import sizes
+from coterie.objectives.mixed import Mixed, kinds
 from coterie.objectives.parameters import has_finite_gradient, layer_sizes
+from coterie.objectives.row_kernels import owned_rows
 from coterie.objectives.softmax import Softmax
 from coterie.runs.config import Config, called
 from coterie.runs.config_keys import section
@@ -73,7 +75,31 @@ class TrainingProblem:
     @cached_property
     def objective(self) -> Any:
         """The clients' objective."""
-        return objective_of(self.config, self.data.train, self.data.classes, labels=self.data.labels)
+        return self._objective(self.data.train)
+
+    def _objective(self, rows: ClientRows, held: bool = False) -> Any:
+        """Rows of the clients as an objective: with heads, of each group's own net."""
+        data, config = self.data, self.config
+        if not config.model["heads"]:
+            return objective_of(config, rows, data.classes, held, labels=data.labels)
+        parts = []
+        for g, name in enumerate(self.heads):
+            of = slice(*np.searchsorted(data.group, [g, g + 1]))
+            _, at = owned_rows(rows.starts[of], rows.stops[of])
+            stops = np.cumsum(rows.stops[of] - rows.starts[of])
+            own = ClientRows(rows.X[at], rows.y[at], np.concatenate([[0], stops[:-1]]), stops)
+            parts.append(objective_of(with_head(config, name), own, data.classes, held, labels=data.labels[of]))
+        return Mixed.of(parts)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The groups, whose nets may have other shapes; a CoterieError where heads are of none that is known."""
+        known = self.data.groups if self.data.known else ()
+        for name in self.config.model["heads"]:
+            if name not in known:
+                hint = nearest(name, known) or (f" There are {listed(known)}." if known else " No groups are known.")
+                raise CoterieError(f"heads of [model] name the group '{name}', which no client is of.{hint}")
+        return known
 
     @cached_property
     def pooled(self) -> Any:
@@ -93,7 +119,7 @@ class TrainingProblem:
             raise CoterieError(
                 "No client has a row to spare that can be held out: deal rows out among fewer clients, or give more."
             )
-        held = objective_of(self.config, test, self.data.classes, held=True, labels=self.data.labels)
+        held = self._objective(test, held=True)
         if not np.any(np.where(has_finite_gradient(held), sizes(held), 0.0) > 0.0):
             raise CoterieError("No client has held-out rows that are all finite: fill or drop missing values first.")
         return held
@@ -105,6 +131,11 @@ class TrainingProblem:
         """
         engine, privacy = self.config.engine, self.config.privacy
         where = engine | {"seed": self.seed if engine["seed"] is None else engine["seed"], "folder": folder}
+        if self.config.model["heads"] and not trainer.shapes:
+            raise CoterieError(
+                f"Method '{trainer.name}' knows models of one shape only, and heads give groups others: use "
+                "'group-sgd', whose groups share what has one shape, or 'group-models', whose groups share nothing."
+            )
         if trainer.groups and not self.data.known:
             raise CoterieError(
                 f"The method {trainer.name} needs known groups: give data that have them, or partition = 'rotated'."
@@ -206,6 +237,12 @@ def objective_of(
     return deep.Deep.of(made, rows.X, y, rows.starts, rows.stops, labels=labels, **options)
 
 
+def with_head(config: Config, group: str) -> Config:
+    """The configuration of a group's own net."""
+    model = config.model
+    return replace(config, model=model | {"args": model["args"] | model["heads"].get(group, {}), "heads": {}})
+
+
 def network(config: Config) -> Any:
     """The torch module that was given, or a function without arguments that makes it."""
     path, args = config.model["path"], config.model["args"]
@@ -283,7 +320,8 @@ def layers(config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
 
     A CoterieError for a pattern that matches nothing, and layers that are both or neither.
     """
-    shared, personal, known = config.layout["shared"], config.layout["personal"], list(layer_sizes(objective))
+    shared, personal = config.layout["shared"], config.layout["personal"]
+    known = list(dict.fromkeys(name for _, part in kinds(objective) for name in layer_sizes(part)))
     if shared is None and personal is None:
         return {}
     for pattern in (*(shared or ()), *(personal or ())):
