@@ -11,7 +11,7 @@ import typer
 
 from coterie.cli.options import Force, new_file
 from coterie.cli.outputs import check_table, write_table
-from coterie.cli.terminal import Commands, say, width
+from coterie.cli.terminal import Group, say, width
 from coterie.errors import CoterieError
 from coterie.families import DEFAULT
 
@@ -20,16 +20,9 @@ if TYPE_CHECKING:
 
 _WIDE = 60  # columns of a terminal that has room for numbers beside sentences
 
-app = Commands(no_args_is_help=False, rich_markup_mode="rich")
+app = Group("Real grouped tables to try coterie on; nothing is downloaded.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name that 'coterie data list' shows.")]
-
-
-@app.callback(invoke_without_command=True)
-def start(context: typer.Context) -> None:
-    """Real grouped tables to try coterie on; nothing is downloaded."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 @app.command("list")

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import typer
-
 from coterie.cli import federation_run as run
 from coterie.cli import federation_setup as setup
-from coterie.cli.terminal import Commands
+from coterie.cli.terminal import Group
 
-app = Commands(no_args_is_help=False, rich_markup_mode="rich")
-
-
-@app.callback(invoke_without_command=True)
-def start(context: typer.Context) -> None:
-    """One model for several owners of data, who keep their rows: over Flower or NVFlare, with certificates and keys."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
+app = Group(
+    "One model for several owners of data, who keep their rows: over Flower or NVFlare, with certificates and keys."
+)
 for command, example in {
     setup.init: "heart --engine nvflare --site basel --site bern --host fed.example.org",
     setup.schema: "heart/sites/basel --category pain --unit chol=mg/dl",

@@ -51,6 +51,18 @@ class Commands(typer.Typer):
         return super().command(name, cls=Command, **options)
 
 
+class Group(Commands):
+    """Commands of one group, which says ``what`` it is for where none of them is named."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(no_args_is_help=False, rich_markup_mode="rich")
+
+        @self.callback(invoke_without_command=True, help=what)
+        def start(context: typer.Context) -> None:
+            if context.invoked_subcommand is None:
+                typer.echo(context.get_help())
+
+
 def complain(message: str, code: int) -> int:
     """Say what is wrong in a sentence on the error stream; the exit code comes back."""
     with suppress(OSError):  # whoever read the output may be gone, and still has to know

@@ -11,6 +11,7 @@ from coterie.deployment import folders
 from coterie.deployment.federation_toml import LONGEST
 from coterie.errors import CoterieError, listed
 from coterie.families import DEFAULT
+from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names
 from coterie.results.options import Columns, Options
 from coterie.results.table_config import plain
@@ -38,7 +39,10 @@ def program(
     """
     for name in [name for name in _ROWS_TOGETHER if name in given]:
         raise CoterieError(f"Over sites there is no {name}: {_ROWS_TOGETHER[name]}.")
-    method, rounds = given.get("method", "auto"), _rounds(given)
+    method, rounds = given.get("method", "auto"), given.get("rounds")
+    if rounds is not None and not isinstance(rounds, Mapping):
+        rounds = {FITTED[method].length if method in FITTED else "rounds": rounds}
+    rounds = plain(dict(rounds or {}) | ({} if given.get("main") is None else {"main": given["main"]}))
     options = {name: plain(given[name]) for name in _OPTIONS if name in given and name != "rounds"}
     task: dict[str, Any] = {name: given[name] for name in _TASK if name in given}
     if objective is not None:
@@ -77,22 +81,6 @@ def comparing(methods: Sequence[str]) -> dict[str, Any]:
             "Over sites one method is compared with local and pooled, for each costs exchanges: name one."
         )
     return {"splits": 1, "method": next(iter([*found, *methods]), "auto")}
-
-
-def _rounds(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options over rounds, the main clients among them."""
-    rounds, main = given.get("rounds"), given.get("main")
-    if isinstance(rounds, Mapping) or rounds is None:
-        found = dict(rounds or {})
-    else:
-        found = {_length(given.get("method", "auto")): rounds}
-    return plain(found if main is None else found | {"main": main})  # type: ignore[no-any-return]
-
-
-def _length(method: str) -> str:
-    from coterie.methods.registry import FITTED
-
-    return FITTED[method].length if method in FITTED else "rounds"
 
 
 def carried_out(

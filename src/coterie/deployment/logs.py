@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie import files
 from coterie.engines import checkpoint
-from coterie.errors import CoterieError, fitting, shortened
+from coterie.errors import CoterieError, shortened
 
 if TYPE_CHECKING:
     from coterie.engines.policy import Exchanged
@@ -133,9 +133,8 @@ def read_status(folder: Path) -> dict[str, Any]:
 def words(entry: Mapping[str, Any]) -> str:
     """A line for people: of an exchange, of an answer of a site, or of the end of a run."""
     try:
-        with fitting("A line", "Look at the file."):
-            return _words(entry)
-    except CoterieError:
+        return _words(entry)
+    except Exception:  # a fault in what was read can come out anywhere, as anything
         return f"A line of the log cannot be read: {shortened(json.dumps(entry, default=str))}"
 
 

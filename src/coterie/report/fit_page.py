@@ -22,39 +22,35 @@ def render(result: FitResult) -> str:
     Tables are cut, and say so; pictures have a bounded number of parts.
     """
     with fitting("The record of the model", "Fit it again for a report."):
-        return _page(result)
+        compared, m = not result.comparison.empty, result.model
+        cluster = words.centre(m)
+        return page(
+            "report.html",
+            result=result,
+            question=f"Which model is best for every {words.one(m.client_name)}?",
+            headline=words.headline(result),
+            facts=facts(result),
+            tiles=tiles(result) if compared else [],
+            comparison=tables.comparison_table(result) if compared else None,
+            methods={k: METHODS[k].summary for k in result.comparison.index if k in METHODS} if compared else {},
+            gains=figures.gain_figures(result),
+            extremes=None if result.client_gains.empty else tables.extremes_table(result),
+            shrinkage=figures.shrinkage_figures(result),
+            variances=words.variance_sentences(result) if m.has_variances else [],
+            variance_table=tables.variance_table(result) if m.has_variances else None,
+            coefficients=[tables.global_table(result), *([tables.cluster_table(result)] if cluster else [])],
+            section=method_section(result),
+            notes=result.notes,
+            sections=[("Settings", settings(result)), ("Record", record(result))],
+            one=words.one(m.client_name),
+            many=words.several(m.client_name),
+            group=words.one(cluster) if cluster else "",
+        )
 
 
 def write_report(result: FitResult, path: str | os.PathLike[str]) -> None:
     """Write the page; a file that exists is replaced at once. A CoterieError where it cannot be written."""
     write_page(render(result), path)
-
-
-def _page(result: FitResult) -> str:
-    compared, m = not result.comparison.empty, result.model
-    cluster = words.centre(m)
-    return page(
-        "report.html",
-        result=result,
-        question=f"Which model is best for every {words.one(m.client_name)}?",
-        headline=words.headline(result),
-        facts=facts(result),
-        tiles=tiles(result) if compared else [],
-        comparison=tables.comparison_table(result) if compared else None,
-        methods={k: METHODS[k].summary for k in result.comparison.index if k in METHODS} if compared else {},
-        gains=figures.gain_figures(result),
-        extremes=None if result.client_gains.empty else tables.extremes_table(result),
-        shrinkage=figures.shrinkage_figures(result),
-        variances=words.variance_sentences(result) if m.has_variances else [],
-        variance_table=tables.variance_table(result) if m.has_variances else None,
-        coefficients=[tables.global_table(result), *([tables.cluster_table(result)] if cluster else [])],
-        section=method_section(result),
-        notes=result.notes,
-        sections=[("Settings", settings(result)), ("Record", record(result))],
-        one=words.one(m.client_name),
-        many=words.several(m.client_name),
-        group=words.one(cluster) if cluster else "",
-    )
 
 
 def facts(result: FitResult) -> list[str]:

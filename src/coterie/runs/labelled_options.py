@@ -197,8 +197,7 @@ def weight_matrix(clients: Clients, tau: Any) -> Any:
 
     n = len(clients)
     if isinstance(tau, Mapping):
-        v, at = _weighted_pairs(clients, tau)
-        return csr_array((v, at), shape=(n, n))
+        return csr_array(_weighted_pairs(clients, tau), shape=(n, n))
     try:
         W: Any = tau if issparse(tau) else np.asarray(tau, dtype=np.float64)
     except (TypeError, ValueError) as e:

@@ -83,7 +83,8 @@ def check_sites(transport: Transport, schema: Schema | None, timeout: float = PA
             wrong.append(f"it has coterie {report.versions[name]}, and the coordinator {__version__}: install one")
         if said["name"] != name:
             wrong.append(f"it calls itself '{shortened(said['name'], 80)}': another site's folder is used there")
-        ahead = report.clocks[name] = _ahead(said["clock"], before, after)
+        clock = said["clock"]  # 0 if it read a time while the messages were on their way
+        ahead = report.clocks[name] = clock - after if clock > after else min(clock - before, 0.0)
         if abs(ahead) > DRIFT:
             wrong.append(f"its clock is {_duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}: set it")
         wrong += [shortened(problem) for problem in said["problems"]]
@@ -165,11 +166,6 @@ def _is_answer(said: Mapping[str, Any]) -> bool:
         and isinstance(problems, list)
         and all(isinstance(problem, str) for problem in problems)
     )
-
-
-def _ahead(clock: float, before: float, after: float) -> float:
-    """Seconds by which a clock is ahead for certain: 0 if it read a time while the messages were on their way."""
-    return clock - after if clock > after else min(clock - before, 0.0)
 
 
 def _duration(seconds: float) -> str:

@@ -52,7 +52,8 @@ def arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, a
         clients = _clients(table, client, task, design, task["missing"])
     except CoterieError as problem:
         raise _said_without_rows(folder, task, problem) from problem
-    return _as_arrays(clients, task) | {"notes": list(map(_without_rows, clients.notes))}
+    rows = re.compile(r" \(data rows? [\d, .]+\)|: '.*(?= \(if ')", re.DOTALL)
+    return _as_arrays(clients, task) | {"notes": [rows.sub("", note) for note in clients.notes]}
 
 
 def _need_labels(task: Mapping[str, Any], own: Schema) -> list[str]:
@@ -197,10 +198,6 @@ def _said_without_rows(folder: Path, task: Mapping[str, Any], problem: CoterieEr
         f"Its table does not fit the schema, formula or family of the run: '{PROBLEM}' in the site's folder says what "
         f"is wrong in which rows.{hint}"
     )
-
-
-def _without_rows(note: str) -> str:
-    return re.sub(r" \(data rows? [\d, .]+\)|: '.*(?= \(if ')", "", note, flags=re.DOTALL)
 
 
 def travelling(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
