@@ -72,6 +72,7 @@ class Option:
     matters: bool = True  # whether another value can give other numbers
     group: str = ""  # the heading of a command's help that it stands under
     metavar: str = ""  # what a command's help calls its value
+    argument: str = ""  # of a configuration's key: the argument of a call that it stands for, in words of the caller
 
     @property
     def names(self) -> list[str]:

@@ -139,8 +139,7 @@ class FitResult:
     @cached_property
     def client_coefficients(self) -> pd.DataFrame:
         """Coefficients of every client, indexed by its label."""
-        frame: pd.DataFrame = self._of_clients(self.model.client)
-        return frame
+        return pd.DataFrame(self.model.client, self._clients, list(self.model.terms))
 
     @cached_property
     def client_std_errors(self) -> pd.DataFrame | None:
@@ -148,8 +147,8 @@ class FitResult:
         if self.model.client_cov is None:
             return None
         diagonal = np.cumsum(np.arange(1, len(self.model.terms) + 1)) - 1
-        frame: pd.DataFrame = self._of_clients(np.sqrt(np.maximum(self.model.client_cov[:, diagonal], 0.0)))
-        return frame
+        errors = np.sqrt(np.maximum(self.model.client_cov[:, diagonal], 0.0))
+        return pd.DataFrame(errors, self._clients, list(self.model.terms))
 
     @cached_property
     def merged(self) -> pd.Series[int] | None:
@@ -160,20 +159,17 @@ class FitResult:
         As a column of the table it is a cluster for other methods: ``df["group"] = df["school"].map(result.merged)``.
         """
         groups = next((self.model.info[k]["groups"] for k in GROUPED if "groups" in self.model.info.get(k, ())), None)
-        return None if groups is None else self._of_clients(np.asarray(groups) + 1, "group")
+        return None if groups is None else pd.Series(np.asarray(groups) + 1, self._clients, name="group")
 
     @cached_property
     def client_residual_sd(self) -> pd.Series[float] | None:
         """Each client's residual standard deviation, where each has its own; else None."""
         variance = self.model.client_sigma2
-        return None if variance is None else self._of_clients(np.sqrt(variance), "residual_sd")
+        return None if variance is None else pd.Series(np.sqrt(variance), self._clients, name="residual_sd")
 
-    def _of_clients(self, values: Any, name: str = "") -> Any:
-        """Values of every client by its label: a series with a name, or a column for each term."""
-        index = pd.Index(self.model.labels, name=self.model.client_name)
-        if name:
-            return pd.Series(values, index=index, name=name)
-        return pd.DataFrame(values, index=index, columns=list(self.model.terms))
+    @property
+    def _clients(self) -> Any:
+        return pd.Index(self.model.labels, name=self.model.client_name)
 
     @cached_property
     def variance_components(self) -> pd.DataFrame:

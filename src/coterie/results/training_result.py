@@ -34,6 +34,7 @@ from coterie.runs.config import AUTO, Config, tables
 from coterie.runs.training import Trained
 
 _REMEDY = "They are damaged: train them again."
+_sound = fitting("The record of these trained models", _REMEDY)  # around what is made of one that may have been read
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,32 +115,32 @@ class TrainingResult:
         return self.evidence.config
 
     @property
+    @_sound
     def comparison(self) -> pd.DataFrame:
         """A row for each method, best first: held-out scores with intervals, differences to the best, what was sent."""
-        with _sound():
-            return self.evidence.table
+        return self.evidence.table
 
     @property
+    @_sound
     def recommended(self) -> str:
         """The method with the best held-out score over rows."""
-        with _sound():
-            return self.evidence.best
+        return self.evidence.best
 
     @property
+    @_sound
     def reason(self) -> str:
         """The answer in one sentence."""
         from coterie.report.training_page import headline
 
-        with _sound():
-            return headline(self.evidence)
+        return headline(self.evidence)
 
     @property
+    @_sound
     def notes(self) -> list[str]:
         """What went wrong, and what was left out: one sentence each."""
         from coterie.report.training_page import notes
 
-        with _sound():
-            return notes(self.evidence)
+        return notes(self.evidence)
 
     @property
     def ledger(self) -> dict[str, Any]:
@@ -180,12 +181,12 @@ class TrainingResult:
             raise CoterieError("softmax is no torch module: client() gives its numbers, and predict() its answers.")
         return here.module(theta)
 
+    @_sound
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write the report of all methods that were trained as one HTML page."""
         from coterie.report.training_page import write_report
 
-        with _sound():
-            write_report(self.evidence, path)
+        write_report(self.evidence, path)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write models, evidence, ``metrics.csv`` (the curve) and ``clients.csv`` into a folder."""
@@ -314,8 +315,3 @@ def by_client(problem: model.TrainingProblem, run: Trained) -> pd.DataFrame:
     if run.quarantined:
         frame["quarantined"] = [run.quarantined.get(label, (0, ""))[0] for label in data.labels]
     return pd.DataFrame(frame, index=pd.Index(data.labels, name="client"))
-
-
-def _sound() -> Any:
-    """Around what is made of a record that may have been read."""
-    return fitting("The record of these trained models", _REMEDY)

@@ -13,26 +13,27 @@ from coterie.errors import CoterieError, listed
 from coterie.methods.registry import FITTED
 from coterie.options import declared, shown
 from coterie.runs import in_memory
-from coterie.runs.config_keys import DEALT, Run, Torch
+from coterie.runs.config_keys import DEALT, SECTIONS, Run, Torch
 
 _SEED = declared(Run)["seeds"].option.what
 _WORDS = (
     (f"seeds of [run] must be {_SEED}", "seed must be a whole number from 0, or several different ones"),
-    ("rounds of [run]", "rounds"),
-    ("test of [data]", "test_fraction"),
-    ("kind of [engine]", "engine"),
-    ("partition of [data]", "partition"),
+    *(
+        (f"{key} of [{name}]", one.option.argument)
+        for name, cls in SECTIONS.items()
+        for key, one in declared(cls).items()
+        if one.option.argument
+    ),
     ("give data that have them, or partition = 'rotated'", "say group, of every row or client"),
     ("partition = ", "partition="),
-    ("shared of [layout]", "shared"),
-    ("personal of [layout]", "personal"),
     ("[run]", "rounds"),
     ("[data]", "partition"),
     ("[layout]", "shared or personal"),
     ("[model]", "coterie.Torch"),
     ("method.name", "method"),
 )
-"""What a configuration calls something, and what a call does; other sections are arguments of their name."""
+"""What a configuration calls something, and what a call does, as keys declare it; other sections are arguments of
+their name."""
 
 
 def sections(rows: Any, net: Torch, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Data:
     rows: Annotated[int, Option("Rows that are taken; 0 takes all.", low=0)] = 0
     partition: Annotated[
         Literal["iid", "dirichlet", "shards", "by_column", "rotated", "given"],
-        Option("How rows are dealt to clients."),
+        Option("How rows are dealt to clients.", argument="partition"),
     ] = "iid"
     clients: Annotated[int, Option("How many there are.", low=1)] = 20
     alpha: Annotated[float, Option("Of dirichlet: a small one gives clients few classes.", above=0.0)] = 0.5
@@ -56,7 +56,10 @@ class Data:
     column: Annotated[str | None, Option("Of by_column: the array that names clients.")] = None
     group: Annotated[str, Option("The array that names known groups, where there is one.")] = "group"
     angles: Annotated[tuple[int | float, ...], Option("Of rotated: degrees, one for each group.")] = (0, 90, 180, 270)
-    test: Annotated[float, Option("Share of each client's rows that no training sees.", above=0.0, high=0.95)] = 0.5
+    test: Annotated[
+        float,
+        Option("Share of each client's rows that no training sees.", above=0.0, high=0.95, argument="test_fraction"),
+    ] = 0.5
     validation: Annotated[float, Option("Share of the others that chooses among settings.", above=0.0, high=0.95)] = (
         0.25
     )
@@ -96,8 +99,8 @@ class Torch:
 class Layout:
     """``[layout]``: which layers are shared, for methods that split a model."""
 
-    shared: Annotated[tuple[str, ...] | None, Option("Names or patterns, such as body*.")] = None
-    personal: Annotated[tuple[str, ...] | None, Option("Names or patterns, such as head*.")] = None
+    shared: Annotated[tuple[str, ...] | None, Option("Names or patterns, such as body*.", argument="shared")] = None
+    personal: Annotated[tuple[str, ...] | None, Option("Names or patterns, such as head*.", argument="personal")] = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Engine:
 
     kind: Annotated[
         Literal["inprocess", "loopback"],
-        Option("In this process, as they are, or as sites behind a wire, whose bytes are counted."),
+        Option("In this process, as they are, or as sites behind a wire, whose bytes are counted.", argument="engine"),
     ] = "inprocess"
     sites: Annotated[int, Option("Of loopback: how many share the clients.", low=1)] = 2
     seed: Seed = None
@@ -132,7 +135,7 @@ class Privacy:
 class Run:
     """``[run]``: how long, and what is kept."""
 
-    rounds: Annotated[int, Option("Of each method.", low=1)] = 50
+    rounds: Annotated[int, Option("Of each method.", low=1, argument="rounds")] = 50
     evaluate_every: Annotated[int, Option("Rounds between two looks at held-out rows.", low=1)] = 1
     seeds: Annotated[
         int | tuple[int, ...],

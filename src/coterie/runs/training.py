@@ -89,10 +89,10 @@ class _Run:
         if "labels" in (f.name for f in fields(self.trainer.method_class)):
             given["labels"] = self.problem.data.labels
         self.method = self.trainer.make(self.problem.seed, **given)
-        main = self.method.positions() if self.trainer.relation == "main client" else None
-        if main is not None and self.problem.main is None:
-            self.problem = replace(self.problem, main=main)
-            self.judge = self.judge and replace(self.judge, main=main)
+        self.main = self.method.positions() if self.trainer.relation == "main client" else None
+        if self.main is not None and self.problem.main is None:
+            self.problem = replace(self.problem, main=self.main)
+            self.judge = self.judge and replace(self.judge, main=self.main)
         if self.trainer.user_defined:
             shape = len(self.problem.data), self.problem.objective.dim
             self.method = CheckedMethod(self.trainer.name, self.method, shape)
@@ -191,9 +191,8 @@ class _Run:
     @property
     def helpers(self) -> list[str]:
         """Clients without a model, which help the main ones."""
-        main = self.method.positions() if self.trainer.relation == "main client" else None
         labels = self.problem.data.labels
-        return [] if main is None else [labels[i] for i in np.setdiff1d(np.arange(len(labels)), main)]
+        return [] if self.main is None else [labels[i] for i in np.setdiff1d(np.arange(len(labels)), self.main)]
 
     def save(self, file: Path) -> None:
         if isinstance(self.method, CheckedMethod):
