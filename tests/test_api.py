@@ -11,7 +11,7 @@ import pytest
 import coterie
 from coterie import CoterieError, Torch
 from coterie.deployment import toml
-from coterie.results.shared import Result
+from coterie.results.load import Result
 from tests.messages import names
 
 NOUNS = [name for name in {**vars(Result), **Result.__annotations__} if not name.startswith("_")]

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from coterie.errors import CoterieError
     from coterie.estimators import HierarchicalClassifier, HierarchicalRegressor
     from coterie.results.advice import Advice, advise
+    from coterie.results.load import load
     from coterie.results.result import FitResult
-    from coterie.results.shared import load
     from coterie.results.training_result import TrainingResult
     from coterie.runs.config_keys import Torch
 
@@ -33,7 +33,7 @@ _HOMES = {
     "advise": "coterie.results.advice",
     "compare": "coterie.api",
     "fit": "coterie.api",
-    "load": "coterie.results.shared",
+    "load": "coterie.results.load",
     "read_table": "coterie.data.table_files",
     "stack_tasks": "coterie.data.auxiliary_tasks",
 }

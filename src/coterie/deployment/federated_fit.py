@@ -113,8 +113,8 @@ def unused(home: Path, program: str) -> str:
 
 def result_in(run: Path) -> FitResult | None:
     """The result of a formula's run; None of what is no model of a table."""
+    from coterie.results.load import load
     from coterie.results.result import FitResult
-    from coterie.results.shared import load
 
     found = load(run / "result") if (run / "result" / "model.json").is_file() else None
     return found if isinstance(found, FitResult) else None

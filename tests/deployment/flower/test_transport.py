@@ -1,5 +1,7 @@
 """The transport over Flower's own messages and apps: all methods give what they give in process; nodes may fail."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -108,9 +110,11 @@ def test_a_site_cannot_answer_under_another_name():
     assert "is site 'b', and the message is for 'a'" in mixed.refused["a"]
 
 
-def test_two_nodes_of_one_name_are_one_clear_error():
+def test_two_nodes_of_one_name_are_one_clear_error(monkeypatch):
+    two = [SimpleNamespace(node_id=n, name="a", last_activated_at="now") for n in (100, 101)]
+    monkeypatch.setattr(MemoryGrid, "get_nodes", lambda self: two)
     with pytest.raises(CoterieError, match=names("Two nodes registered site 'a'")):
-        transport(BOTH, names={100: "a", 101: "a"})
+        transport(BOTH)
 
 
 def test_nobody_is_an_error():

@@ -28,10 +28,9 @@ class FlowerTransport:
     """Carries bytes to the sites of a running Flower app, all at once, over the ``grid`` that a ServerApp is given.
 
     ``sites`` are the names of all sites of the federation, also of those that are away; by default those that are here
-    now. ``names`` gives the site of each node number, where nodes are not registered by name (a simulation). Sites that
-    are not here yet are waited for for ``join`` seconds; who comes later is still asked. Seconds between looks for
-    replies are ``poll``, and ``look`` for nodes that left. ``refused`` are the sites whose last reply was not taken,
-    and why.
+    now. Sites that are not here yet are waited for for ``join`` seconds; who comes later is still asked. Seconds
+    between looks for replies are ``poll``, and ``look`` for nodes that left. ``refused`` are the sites whose last reply
+    was not taken, and why.
 
     A CoterieError at the start says that no site came, or that two nodes are registered under one name.
     """
@@ -41,12 +40,11 @@ class FlowerTransport:
         grid: Grid,
         sites: Sequence[str] | None = None,
         *,
-        names: Mapping[int, str] | None = None,
         join: float = 60.0,
         poll: float = 0.2,
         look: float = 2.0,
     ) -> None:
-        self._grid, self._names, self._poll, self._look = grid, names, poll, look
+        self._grid, self._poll, self._look = grid, poll, look
         self.refused: dict[str, str] = {}
         end = time.monotonic() + join
         while True:
@@ -96,15 +94,13 @@ class FlowerTransport:
 
     def _nodes(self) -> dict[str, tuple[int, str]]:
         """Number of each site's node that is here now, and since when."""
-        nodes = list(self._grid.get_nodes())
-        label = (lambda node: node.name) if self._names is None else (lambda node: self._names.get(node.node_id, ""))
         here: dict[str, tuple[int, str]] = {}
-        for node in nodes:
-            if not (name := label(node)):
-                continue
-            if name in here:
-                raise CoterieError(f"Two nodes are registered as site {name!r}: give every site a name of its own.")
-            here[name] = node.node_id, node.last_activated_at
+        for node in filter(lambda node: node.name, self._grid.get_nodes()):
+            if node.name in here:
+                raise CoterieError(
+                    f"Two nodes are registered as site {node.name!r}: give every site a name of its own."
+                )
+            here[node.name] = node.node_id, node.last_activated_at
         return here
 
     def _content(self, site: str, reply: Message) -> bytes | None:
