@@ -99,6 +99,19 @@ def test_a_client_with_broken_rows_is_left_out_and_named():
     assert "ended by step 1" in ended.trouble
 
 
+@pytest.mark.parametrize(
+    "name", ["similarity-network", "weighted-averaging", "bias-correction", "async-l2gd", "async-al2sgd"]
+)
+def test_a_strict_run_ends_where_a_client_is_left_out(name):
+    problem = spoiled(TrainingProblem.of(config(run={"strict": True}), 0))
+    ended = train(problem, name, {})
+    assert ended.trouble and ended.rounds < 3
+    if "async" not in name:  # whose coins' averages do not say whose gradient it was
+        assert ended.failed == [problem.data.labels[2]] and "no gradient" in ended.trouble
+    whole = train(TrainingProblem.of(config(run={"strict": True}), 0), name, {})
+    assert whole.status == "running" and not whole.failed
+
+
 def test_pooled_leaves_rows_of_broken_clients_out():
     problem = TrainingProblem.of(config(), 0)
     broken, part = spoiled(problem), problem.data.train

@@ -5,6 +5,7 @@ Columns (q,) are those of X; its number of columns stands for the response. Valu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from coterie.objectives.row_kernels import owned_rows
 WIDE = 64  # columns of wider inputs, such as images, that are looked at: so many random mixtures of theirs
 
 
-def comparable(objective: Any) -> GLM | None:
+def comparable(objective: Any, w: Any = None, personal: Sequence[str] = ()) -> GLM | None:
     """Clients' rows as a table: a GLM's own; flat inputs and outcomes of softmax, or of a net, that lie in memory.
 
-    Rows that are not finite weigh nothing; outcomes that are no number each count as 0. None for other objectives.
+    With a net's model ``w`` (d,) they are what enters its ``personal`` layers, instead of inputs. Rows that are not
+    finite weigh nothing; outcomes that are no number each count as 0. None for other objectives.
     """
     if isinstance(objective, GLM):
         return objective
@@ -29,6 +31,10 @@ def comparable(objective: Any) -> GLM | None:
         return None
     _, rows = owned_rows(objective.starts, objective.stops)
     X, y = (np.asarray(v[rows], dtype=np.float64).reshape(len(rows), -1) for v in (held.X, held.y))
+    if w is not None and hasattr(objective, "architecture"):
+        from coterie.objectives.deep.features import backbone_features
+
+        X = backbone_features(objective, w, personal, rows)
     if X.shape[1] > WIDE:
         X = X @ frequencies(0, WIDE, X.shape[1], np.sqrt(X.shape[1])).T
     y = y[:, 0] if y.shape[1] == 1 else np.zeros(len(y))

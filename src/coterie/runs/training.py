@@ -18,6 +18,7 @@ from coterie.errors import CoterieError, fitting, listed
 from coterie.federation import Ragged
 from coterie.files import local
 from coterie.methods.local_training.client_work import BROKEN, DIVERGED
+from coterie.methods.local_training.rounds import NO_GRADIENT
 from coterie.methods.method import Method
 from coterie.methods.registry import trained_method
 from coterie.runs.config import differences
@@ -117,7 +118,7 @@ class _Run:
             self.state, t, patience = state, state["t"], self.config["patience"]
             if state["status"] == "running" and (t % self.config["evaluate_every"] == 0 or t == rounds):
                 self.evaluate()
-            return bool(patience and self.best and t - self.best["round"] >= patience)
+            return bool(self.broken or (patience and self.best and t - self.best["round"] >= patience))
 
         def keep(state: State, last: bool) -> None:
             if self.folder is not None and (last or state["t"] % self.config["checkpoint_every"] == 0):
@@ -128,12 +129,23 @@ class _Run:
             for callback in callbacks:
                 callback.start({**told, "configuration": problem.config.fingerprint(name)})
             _, status = follow(self.method, self.fed, self.state, rounds, [evaluated, *watching], keep)
+            if status in ("stopped", "running") and (broken := self.broken):
+                status = f"ended by step {self.state['t']}: {NO_GRADIENT}"
+                self.state = dict(self.state, failed=broken)
         except BudgetSpent:
             status = "stopped"
         finally:
             for callback in callbacks:
                 callback.end()
         return self.ended(status)
+
+    @property
+    def broken(self) -> list[int]:
+        """Clients that a method without ``strict`` of its own left out, where that is to end the run."""
+        if not self.config["strict"] or "strict" in self.trainer.hyper_parameters:
+            return []
+        state = self.method.about_clients(self.state) if self.trainer.user_defined else self.state
+        return np.flatnonzero(state.get("quarantined", [])).tolist()
 
     def models(self) -> Any:
         """Every client's model. In a private federation this is each one's look at home, which no coordinator sees."""

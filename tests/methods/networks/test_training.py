@@ -7,8 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coterie.engines.inprocess import InProcess
+from coterie.engines.loopback import Loopback
 from coterie.errors import CoterieError
+from coterie.methods.networks.similarity import Similarity
 from coterie.methods.registry import trained_method
+from coterie.objectives.glm import GLM
 from coterie.relations.network import Network
 from coterie.runs.training import train
 from tests.messages import names
@@ -128,3 +132,38 @@ def test_statistics_of_a_net_stay_with_its_clients():
     same = np.ptp(theta, axis=0) < 1e-5
     kept = np.concatenate([np.full(n, name in objective.kept) for name, n in objective.names.items()])
     assert same[~kept].all() and not same[kept].all()
+
+
+def test_the_feature_space_of_a_net_has_what_enters_its_personal_layers():
+    torch = pytest.importorskip("torch")
+    four = problem(data={"clients": 6, "rows": 180, "angles": [0, 90]}, model=NET)
+    o, personal, w = four.objective, ("head*",), four.objective.start(3)
+    with torch.no_grad():
+        inner = o.module(w)[:-1](torch.as_tensor(four.data.train.X, dtype=torch.float64)).numpy()
+    rows = np.concatenate([np.arange(a, b) for a, b in zip(o.starts, o.stops, strict=True)])
+    stops = np.cumsum(o.counts)
+    table = GLM(inner[rows], np.zeros(len(rows)), np.zeros(len(rows)), np.ones(len(rows)), stops - o.counts, stops)
+    like = Similarity(space="feature", k=2)
+    want, got = like.network(InProcess(table)), like.network(InProcess(o), w=w, personal=list(personal))
+    np.testing.assert_array_equal(got.edges, want.edges)
+    assert want.edges.tolist() != like.network(InProcess(o)).edges.tolist()  # of the inputs
+
+
+@pytest.mark.parametrize("space", ["feature", "model"])
+def test_the_network_is_made_again_as_rounds_go(space, tmp_path):
+    six = problem(data={"clients": 6, "rows": 180, "angles": [0, 90]}, model=NET, run={"rounds": 4})
+    six = replace(six, config=replace(six.config, layout={"shared": None, "personal": ("head*",)}))
+    given = STEPS | {"network": {"space": space, "k": 2}, "alone": 3}
+    method = trained_method("similarity-network").make(0, **given, personal=("head*",), relearn=2)
+    models = []
+    for fed in (InProcess(six.objective, seed=0), Loopback(six.objective, sites=2, seed=0)):
+        *_, state = method.run(fed, [1, 2, 3, 4])
+        models.append(method.models(fed, state))
+    np.testing.assert_allclose(models[1], models[0], rtol=1e-10, atol=1e-12)
+    found = train(six, "similarity-network", given | {"relearn": 2})
+    np.testing.assert_allclose(found.theta, models[0], rtol=1e-10, atol=1e-12)
+    assert any("made again every 2 rounds" in note for note in found.notes)
+    fixed = train(six, "similarity-network", given)
+    assert found.ledger["exchanges"] > fixed.ledger["exchanges"]
+    with pytest.raises(CoterieError, match=names("relearn model feature")):
+        trained_method("similarity-network").make(0, **STEPS, relearn=2, network={"space": "data"})

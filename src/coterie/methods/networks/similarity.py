@@ -101,17 +101,20 @@ class Similarity:
         """Clients' points (n, q), in the order of ``fed.clients``, whose Euclidean distances say who is alike."""
         return self._points(fed, problem)[0]
 
-    def network(self, fed: Federation, problem: GroupedProblem | None = None) -> Network:
-        """The network of the clients, in the order of ``fed.clients``."""
+    def network(self, fed: Federation, problem: GroupedProblem | None = None, **net: Any) -> Network:
+        """The network of the clients, in the order of ``fed.clients``.
+
+        Of a ``net``, its model ``w`` (d,) and its ``personal`` layers, the feature space has what enters these.
+        """
         n = len(fed.clients)
         if n == 1 and self.k == "auto":
             return Network.of(1, [])
         k = min(NEIGHBOURS, n - 1) if self.k == "auto" else self.k
-        points, distance = self._points(fed, problem)
+        points, distance = self._points(fed, problem, **net)
         how = {name: getattr(self, name) for name in ("weighted", "mutual", "connected", "seed")}
         return Network.nearest(points, k, distance=distance, **how)
 
-    def _points(self, fed: Federation, problem: GroupedProblem | None) -> tuple[Floats, Distance | None]:
+    def _points(self, fed: Federation, problem: GroupedProblem | None, **net: Any) -> tuple[Floats, Distance | None]:
         n = len(fed.clients)
         if self.space == "covariates":
             return _covariates(self.covariates, n), None
@@ -119,7 +122,7 @@ class Similarity:
             response = self.response is None or bool(self.response)
             return data_points(fed, self.features, response, self.width, self.seed), None
         if self.space == "feature":
-            clients = gaussians(fed, self.prior, bool(self.response))
+            clients = gaussians(fed, self.prior, bool(self.response), net)
             points = clients.points(self.distance or "log-euclidean", self.means)
             return points, clients.bures(self.means) if self.distance == "bures" else None
         models = None if self.models is None else _table("models", self.models, n)

@@ -5,7 +5,8 @@ embeddings is the maximum mean discrepancy (MMD^2) of the clients' rows [1]_ und
 Fourier features [2]_: every client sends a few hundred numbers, means over its rows. It is the estimate with a bias:
 each client of n rows adds ``(1 - mean kernel of two of its rows) / n``, so that clients of few rows are far from all.
 
-In the feature space it is the covariance matrix of its columns. A client of few rows, or with a constant column, has a
+In the feature space it is the covariance matrix of its columns; of a net with personal layers, that of the features
+which the shared layers give to these. A client of few rows, or with a constant column, has a
 singular covariance, and one of one row has none. So each is drawn towards the covariance S within all clients, as if
 ``prior`` rows had it::
 
@@ -27,7 +28,9 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -46,9 +49,12 @@ Reply = dict[str, Any]
 CONSTANT = 1e-9  # standard deviations, relative to the mean, that rounding cannot tell from 0
 
 
-def rows_of(site: Site) -> GLM:
-    """The site's rows, of any family; a CoterieError where it holds nothing like a table."""
-    if (found := data_features.comparable(site.objective)) is None:
+def rows_of(site: Site, w: Any = None, personal: Sequence[str] = ()) -> GLM:
+    """The site's rows, of any family, or what the net w makes of them before its ``personal`` layers.
+
+    A CoterieError where the site holds nothing like a table.
+    """
+    if (found := data_features.comparable(site.objective, w, personal)) is None:
         raise CoterieError(
             "Clients without a table in memory are not compared by columns: take models, or give covariates."
         )
@@ -56,15 +62,15 @@ def rows_of(site: Site) -> GLM:
 
 
 @work
-def widths(site: Site) -> Reply:
+def widths(site: Site, **net: Any) -> Reply:
     """How many columns there are."""
-    return {"p": np.full(len(site), rows_of(site).p)}
+    return {"p": np.full(len(site), rows_of(site, **net).p)}
 
 
 @work
-def sums(site: Site, columns: Ints, centre: Floats) -> Reply:
+def sums(site: Site, columns: Ints, centre: Floats, **net: Any) -> Reply:
     """Sums of weights, of columns less their centre, and of their products."""
-    rows, w, mean, A = data_features.moments(rows_of(site), columns, centre, np.ones(len(columns)))
+    rows, w, mean, A = data_features.moments(rows_of(site, **net), columns, centre, np.ones(len(columns)))
     square = full(A) + w[:, None, None] * mean[:, :, None] * mean[:, None, :]
     return {"rows": rows, "w": w, "x": w[:, None] * mean, "xx": square}
 
@@ -88,20 +94,20 @@ class Columns:
         return {"columns": self.columns, "centre": self.centre, "unit": self.unit}
 
 
-def _moments(fed: Federation, response: bool) -> tuple[Floats, Sums]:
+def _moments(fed: Federation, response: bool, net: Mapping[str, Any]) -> tuple[Floats, Sums]:
     """Means (q,) of all columns over all rows, and :func:`sums` around them (three exchanges)."""
-    p = int(require_all_replies(fed.total(widths))["p"]) // len(fed.clients)
+    p = int(require_all_replies(fed.total(widths, **net))["p"]) // len(fed.clients)
     columns = np.arange(p + response)
-    first = require_all_replies(fed.total(sums, columns=columns, centre=np.zeros(len(columns))))
+    first = require_all_replies(fed.total(sums, columns=columns, centre=np.zeros(len(columns)), **net))
     if not float(first["w"]) > 0.0:
         raise CoterieError("No row of any client weighs anything: there is nothing to compare clients by.")
     centre = np.asarray(first["x"] / float(first["w"]))
-    return centre, require_all_replies(fed.total(sums, columns=columns, centre=centre))
+    return centre, require_all_replies(fed.total(sums, columns=columns, centre=centre, **net))
 
 
-def agree(fed: Federation, response: bool = False) -> Columns:
+def agree(fed: Federation, response: bool = False, net: Mapping[str, Any] = MappingProxyType({})) -> Columns:
     """Columns that vary over all rows, and their units."""
-    centre, s = _moments(fed, response)
+    centre, s = _moments(fed, response, net)
     mean = s["x"] / float(s["w"])
     covariance = s["xx"] / float(s["w"]) - np.outer(mean, mean)
     sd = np.sqrt(np.maximum(np.diag(covariance), 0.0))
@@ -163,9 +169,9 @@ BLOCK = 1 << 20  # numbers held at once
 
 
 @work
-def scatter(site: Site, columns: Ints, centre: Floats, unit: Floats) -> Reply:
+def scatter(site: Site, columns: Ints, centre: Floats, unit: Floats, **net: Any) -> Reply:
     """A client's degrees of freedom, scatter of columns around its own mean (rows' weights of mean 1), and mean."""
-    rows, w, mean, A = data_features.moments(rows_of(site), columns, centre, unit)
+    rows, w, mean, A = data_features.moments(rows_of(site, **net), columns, centre, unit)
     A *= (rows / np.where(w > 0.0, w, 1.0))[:, None]
     return {"free": np.maximum(rows - 1.0, 0.0), "A": A, "mean": mean}
 
@@ -227,13 +233,19 @@ class BuresDistance:
         return out
 
 
-def gaussians(fed: Federation, prior: float | None = None, response: bool = False) -> Gaussians:
+def gaussians(
+    fed: Federation,
+    prior: float | None = None,
+    response: bool = False,
+    net: Mapping[str, Any] = MappingProxyType({}),
+) -> Gaussians:
     """Every client's mean and covariance, clients in the order of ``fed.clients`` (four exchanges).
 
     ``prior`` rows of S are added, by default as many as columns, plus 1; ``response`` counts the response as a column.
+    Of a ``net`` (``w`` and its ``personal`` layers) columns are the features before these layers.
     """
-    scale = agree(fed, response)
-    own = require_all_replies(fed.ask(scatter, **scale.message))
+    scale = agree(fed, response, net)
+    own = require_all_replies(fed.ask(scatter, **scale.message, **net))
     prior = len(scale.columns) + 1.0 if prior is None else prior
     return Gaussians(np.array(own["mean"]), covariances(own["A"], own["free"], prior))
 
@@ -320,7 +332,7 @@ def model_points(
 
 def draw_probes(fed: Federation, probes: int, seed: int = 0) -> Floats:
     """Probes (M, p) from the normal distribution with the mean and covariance of all rows: nobody's row is one."""
-    centre, s = _moments(fed, response=False)
+    centre, s = _moments(fed, False, {})
     covariance = s["xx"] / float(s["w"])
     sd = np.sqrt(np.diag(covariance))
     values, vectors = np.linalg.eigh(covariance / np.outer(np.where(sd > 0.0, sd, 1.0), np.where(sd > 0.0, sd, 1.0)))

@@ -1,12 +1,13 @@
 """The similarity network over rounds, for any objective: nets and softmax.
 
 A round is a step of Algorithm 6 (Zhao, Liu, Jiang, He) on the mean gradient that clients meet on ``tau`` local steps;
-with one it is the paper's. The network is made first, of where some local steps lead clients, of their rows, or given.
+with one it is the paper's. The network is given, or made first, of where some local steps lead clients, of their rows,
+or of the features that the shared layers make of these; and again as rounds go, where that is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
@@ -23,7 +24,7 @@ from coterie.methods.networks.gradient_exchange import GradientExchange, LocalSt
 from coterie.methods.networks.options import MODELS, Norm
 from coterie.methods.networks.similarity import Similarity
 from coterie.methods.similarity_network import SimilarityNetwork
-from coterie.methods.stepwise import AlgorithmFromState
+from coterie.methods.stepwise import AlgorithmFromState, Stepwise
 from coterie.numerics.arrays import Floats
 from coterie.objectives.parameters import parameter_mask
 from coterie.options import Option, check
@@ -71,6 +72,9 @@ class NetworkTraining(AlgorithmFromState):
         ),
     ] = None
     alone: Annotated[int, Option("Local steps of each client that the space model compares.", low=1)] = 50
+    relearn: Annotated[
+        int, Option("Rounds after which the network is made again, by the models of then; 0 for never.", low=0)
+    ] = 0
     up: Annotated[str, codec_option("Codec of what clients send: see ``coterie.codecs.by_name``.")] = "none"
     down: Annotated[str, codec_option("Codec of what they are sent; with one up, float16 by default.")] = "none"
     gap: Annotated[float, Option("Relative duality gap of a step on Z.", above=0.0, high=1.0)] = 1e-6
@@ -81,17 +85,25 @@ class NetworkTraining(AlgorithmFromState):
         check(self)
         if self.edges is not None and self.network != Similarity():
             raise CoterieError("The network has edges of its own: leave what else says who is tied out, or edges.")
+        alike = self.network.space in ("model", "feature") and self.network.models is None
+        if self.relearn and (self.edges is not None or not alike):
+            raise CoterieError(
+                "relearn goes with the spaces model and feature, in which clients change as models do: leave it out."
+            )
         if self.labels is not None and self.edges is not None:
             self._given(len(self.labels))
 
     @property
     def notes(self) -> list[str]:
         """What is known to leave the paper's algorithm."""
+        again = f"The network is made again every {self.relearn} rounds, so that the objective changes: no theorem "
+        out = [again + "covers that."] if self.relearn else []
         if self.tau == 1:
-            return []
+            return out
         return [
+            *out,
             f"Clients take tau = {self.tau} local steps in a round, so what they send is not a gradient at the model "
-            "that they were sent: the paper's convergence holds for tau = 1."
+            "that they were sent: the paper's convergence holds for tau = 1.",
         ]
 
     def init(self, fed: Federation) -> State:
@@ -111,12 +123,37 @@ class NetworkTraining(AlgorithmFromState):
         return state | inner.init(fed, w[~mine], np.tile(w[mine], (network.n, 1)))
 
     def _similar(self, fed: Federation, w: Floats) -> Network:
-        """The network of clients that are alike; in the space model by where their own steps lead from w (d,)."""
+        """The network of clients that are alike, under a model w (d,).
+
+        In the space model it is of where their own steps lead from there, in feature of what its shared layers make of
+        their rows; without shared layers that is the rows.
+        """
+        if self.network.space == "feature" and self.personal != ("*",):
+            return self.network.network(fed, w=w, personal=list(self.personal))
         if self.network.space != "model" or self.network.models is not None:
             return self.network.network(fed)
         how: State = {"eta": self.eta, "steps": self.alone, "B": self.B, "q": SKETCH, "seed": self.seed}
         moved = require_all_replies(fed.ask(direction, w=w, **how))["u"]
         return replace(self.network, models=np.asarray(moved)).network(fed)
+
+    def _again(self, fed: Federation, state: State) -> State:
+        """The state with the network of the models at hand: the mean of clients', and first layers that stay."""
+        theta = self._layout(state).theta(state["x"], state["Z"]).mean(axis=0).astype(state["precision"])
+        if "whole" in state:
+            shared, theta = theta, state["whole"].copy()
+            theta[state["shared"]] = shared
+        network = self._similar(fed, theta)
+        dual = np.zeros((len(network.edges), state["Z"].shape[1]))
+        return state | {"edges": network.edges, "weight": network.weight, "dual": dual}
+
+    def step(self, fed: Federation, state: State) -> State:
+        """One round."""
+        due = self.relearn and state["t"] and state["t"] % self.relearn == 0
+        return super().step(fed, self._again(fed, state) if due else state)
+
+    def run(self, fed: Federation, stops: Sequence[int], state: State | None = None) -> Iterator[State]:
+        """The states after ``stops`` (rising) rounds; with a network that changes, round by round."""
+        yield from Stepwise.run(self, fed, stops, state) if self.relearn else super().run(fed, stops, state)
 
     def _given(self, n: int) -> Network:
         """The user's ties."""
@@ -130,7 +167,7 @@ class NetworkTraining(AlgorithmFromState):
 
     def algorithm(self, state: State, network: Network | None = None) -> SimilarityNetwork:
         """Algorithm 6 with what a state knows: its steps are clients' own, whatever their share of the rows."""
-        share, mine, n = state["share"], state["mine"], len(state["share"])
+        share, n = state["share"], len(state["share"])
         network = network or Network(n, state["edges"], state["weight"])
         step = self.eta * self.tau
         own = self.C * step / np.where(share > 0.0, share, 1.0 / n)
@@ -145,14 +182,18 @@ class NetworkTraining(AlgorithmFromState):
             participation=self.C,
             local=LocalSteps(self.eta, self.tau, self.seed, state["precision"]),
         )
-        layout = Layout.columns(len(mine), np.flatnonzero(mine))
+        layout = self._layout(state)
         how: State = {"p": self.p, "gap": self.gap, "transport": exchange}
         return SimilarityNetwork(network=network, layout=layout, lam=self.lam / n, eta=step, own=own, **how)
 
+    @staticmethod
+    def _layout(state: State) -> Layout:
+        """Which columns are Z."""
+        return Layout.columns(len(state["mine"]), np.flatnonzero(state["mine"]))
+
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's model (m, d)."""
-        layout = Layout.columns(len(state["mine"]), np.flatnonzero(state["mine"]))
-        theta = layout.theta(state["x"], state["Z"]).astype(state["precision"])
+        theta = self._layout(state).theta(state["x"], state["Z"]).astype(state["precision"])
         if "whole" not in state:
             return theta
         return client_models(fed, state, client.current_model, w=PerRow(theta), transport={"seed": self.seed})
