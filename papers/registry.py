@@ -44,9 +44,13 @@ _EXPERIMENTS = (
     Experiment("001/figure1", "The same distance against rows of a client", "2 min"),
     Experiment("001/figure2", f"{_DONOR} cross-entropies of clients", "15 s"),
     Experiment("001/donor", f"{_DONOR} Tables 2 and 3; the same on real data", "2 min"),
+    Experiment(
+        "001/optimisation", "Section 6.2 by the paper's optimiser and exactly, against the single model", "5 min"
+    ),
     Experiment("001/bound", "Mean squared distance of many runs under Theorem 3.5's bound", "20 s"),
     Experiment("001/oracle", "Least risk (Bayes, BLUE) beside every estimator's in Table 1's setting", "1 min"),
     Experiment("001/stein", "Proposition 5.4: James-Stein against BLUE over |mu| and d, exact and simulated", "10 s"),
+    Experiment("001/independence", "Clusters that communicate each for itself, on a hard instance", "5 min"),
     Experiment("001/acceleration", "Async-AL2SGD+ against Async-L2GD by communications", "40 s"),
     Experiment("003/figure5", "Bits of an update with and without clusters of elements", "5 s"),
     Experiment("003/figure6", "An update of logistic regression: raw, TV, 4 and 3 values", "5 s"),
@@ -60,6 +64,7 @@ _EXPERIMENTS = (
     Experiment("004/figure5", "Predicted speed-up of WGA by collaborators and bias", "3 s"),
     Experiment("004/figure6", "Predicted speed-up of WGA where gradients are scaled", "3 s"),
     Experiment("004/bounds", "Theorems 4.1, 5.1, 5.2 over runs of the noisy quadratic", "10 s"),
+    Experiment("004/net", "WGA and BC of a net, for a main client with few rows and related ones", "8 min"),
     Experiment("004/mean", "Collaborative mean estimation: WGA and BC, simulated and exact", "30 s"),
 )
 
