@@ -121,7 +121,7 @@ def test_a_table_may_be_named_by_its_file(tmp_path):
         (lambda: coterie.fit((X, Y), SOFTMAX, partition=3), "partition must be a name"),
         (lambda: coterie.fit(table()), "Say what a client's model is"),
         (lambda: coterie.fit("digits.toml", method="ditto"), "write method into its sections"),
-        (lambda: coterie.fit(table(), SOFTMAX), "a model of Torch takes"),
+        (lambda: coterie.fit(table(), SOFTMAX), "A table for a net needs target"),
         (lambda: coterie.fit({}, SOFTMAX), "has no client"),
         (lambda: coterie.fit((X, Y[:5]), SOFTMAX), "The first argument gives 120 rows"),
         (lambda: coterie.fit({"a": X}, SOFTMAX), "Client a must have"),

@@ -31,6 +31,7 @@ from coterie.options import need_names
 from coterie.results import saved_training
 from coterie.runs import training_problem as model
 from coterie.runs.config import AUTO, Config, tables
+from coterie.runs.table_rows import is_table, matrix
 from coterie.runs.training import Trained
 
 _REMEDY = "They are damaged: train them again."
@@ -65,6 +66,8 @@ class TrainingResult:
         Where groups' nets have other shapes: the group of every client, whose row of theta has zeros after its end.
     sizes : (m,) int64 or None
         Of their models then.
+    inputs : tuple of str
+        Columns of a table that a net is given.
     """
 
     evidence: TrainingComparison
@@ -78,6 +81,7 @@ class TrainingResult:
     data_fingerprint: str
     heads: tuple[str, ...] = ()
     sizes: Any = None
+    inputs: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, found: TrainingComparison, method: str) -> TrainingResult:
@@ -102,6 +106,7 @@ class TrainingResult:
             data_fingerprint=data.fingerprint,
             heads=heads,
             sizes=sizes,
+            inputs=data.inputs,
         )
 
     @property
@@ -255,7 +260,7 @@ class TrainingResult:
 
     def _rows(self, X: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
         """Rows of the shape that was trained, all finite, or a CoterieError."""
-        rows = _finite(X, f"Rows to {what}")
+        rows = _finite(matrix(X, self.inputs) if self.inputs and is_table(X) else X, f"Rows to {what}")
         if rows.shape[1:] != self.shape:
             raise CoterieError(f"Rows to {what} must have the shape {self.shape} each, not {rows.shape[1:]}.")
         return rows

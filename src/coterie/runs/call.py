@@ -14,6 +14,7 @@ from coterie.methods.registry import FITTED
 from coterie.options import declared, shown
 from coterie.runs import in_memory
 from coterie.runs.config_keys import DEALT, SECTIONS, Run, Torch
+from coterie.runs.table_rows import is_table
 
 _SEED = declared(Run)["seeds"].option.what
 _WORDS = (
@@ -69,18 +70,20 @@ def _data(rows: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     dealt = {"partition": partition} if isinstance(partition, str) else dict(partition or {})
     dealt["test"] = given.get("test_fraction", 0.25)
     held = None if isinstance(rows, (str, Path)) else in_memory.rows(rows, client, group)
-    if dealt.get("partition") in DEALT and (client is not None or (held is not None and "client" in held.value)):
+    by_name = held is None or is_table(rows)
+    of_client = client is not None if held is None or by_name else "client" in held.value
+    if dealt.get("partition") in DEALT and of_client:
         raise CoterieError(
             f"The rows have clients, and partition {dealt['partition']!r} would deal them to others: leave partition "
             "out, or give the rows without clients."
         )
-    if held is None:
-        for name, value in (("client", client), ("group", group)):
-            if value is not None and not isinstance(value, str):
-                raise CoterieError(f"Of rows that are given by name, {name} must be the name of an array.")
-        of_client = {} if client is None else {"partition": "by_column", "column": client}
-        return {"source": str(rows), **of_client, **({} if group is None else {"group": group}), **dealt}
-    return {"source": held, **({"partition": "given"} if "client" in held.value else {}), **dealt}
+    if not by_name:
+        return {"source": held, **({"partition": "given"} if of_client else {}), **dealt}
+    for name, value in (("client", client), ("group", group)):
+        if value is not None and not isinstance(value, str):
+            raise CoterieError(f"Of rows that are given by name, {name} must be the name of an array.")
+    whose = {"partition": "by_column", "column": client} if of_client else {}
+    return {"source": held or str(rows), **whose, **({} if group is None else {"group": group}), **dealt}
 
 
 def _rounds(given: Any) -> tuple[dict[str, Any], dict[str, Any]]:

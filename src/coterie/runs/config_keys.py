@@ -82,6 +82,10 @@ class Torch:
     heads: Annotated[
         dict[str, dict[str, Any]], Option("Arguments of known groups whose nets have other shapes, by group.")
     ] = field(default_factory=dict)
+    target: Annotated[str | None, Option("Of rows that are a table: the column of outcomes.")] = None
+    inputs: Annotated[
+        tuple[str, ...] | None, Option("Of such rows: the columns of X; by default all other numbers.")
+    ] = None
     score: Annotated[Any, Option("What is compared: package.module:function.", what=_CODE, read=optional(code))] = None
     greater_is_better: Annotated[bool | None, Option("Of a score of one's own.")] = None
     dtype: Annotated[Literal["float32", "float64", "bfloat16"], Option("Of the parameters.")] = "float32"
@@ -189,7 +193,7 @@ _HEEDED: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         "angles": ("partition", ("rotated",)),
         "clients": ("partition", DEALT),
     },
-    "model": {"greater_is_better": ("score", ())},
+    "model": {"greater_is_better": ("score", ()), "inputs": ("target", ())},
     "engine": {"sites": ("kind", ("loopback",))},
 }
 """Keys that another one of their section makes matter, and the values of that one with which they do; () for any."""

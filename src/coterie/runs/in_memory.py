@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.table import Table
 from coterie.errors import RAISED, CoterieError, shortened
 from coterie.options import shown
+from coterie.runs.table_rows import is_table
 
 MARK = "in memory:"
 """How the placeholder of something without a name begins."""
@@ -58,10 +60,18 @@ def code(value: Any) -> str:
 def rows(given: Any, client: Any = None, group: Any = None) -> Held:
     """Rows in memory as arrays by name: X, y and, where they are known, client and group.
 
-    ``given`` is (X, y[, client[, group]]), a mapping of such arrays, or one from clients to their (X, y) or Dataset.
+    ``given`` is (X, y[, client[, group]]), a mapping of such arrays, or one from clients to their (X, y) or Dataset; a
+    table is held as it is.
     ``client`` and ``group`` are a value for each row or names of arrays in it; groups may be a mapping from clients.
     """
     arrays: dict[str, Any]
+    if is_table(given):
+        for name, value in (("client", client), ("group", group)):
+            if value is not None and not isinstance(value, str):
+                raise CoterieError(f"{name} of a table must be the name of a column, not {shown(value)}.")
+        table = Table.of(given)
+        table.need([name for name in (client, group) if name is not None], "relation")
+        return Held.of(table.frame, f"{MARK}table {table.fingerprint()[:12]}")
     if isinstance(given, Mapping) and not {"X", "y"} <= given.keys():
         if client is not None:
             raise CoterieError("Rows that are given by client name their clients: leave client out.")

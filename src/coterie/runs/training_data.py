@@ -31,6 +31,7 @@ from coterie.files import local
 from coterie.numerics.arrays import Ints
 from coterie.runs.config import Config, called
 from coterie.runs.in_memory import ROWS, Held, need_named
+from coterie.runs.table_rows import arrays, is_table
 
 Table = dict[str, Array]
 PACKAGED = ("digits", "fashion-mnist")
@@ -49,6 +50,7 @@ class Federated:
     known: bool  # whether there are groups
     classes: int  # 0 where outcomes are no classes
     groups: tuple[str, ...] = ()  # what groups are called
+    inputs: tuple[str, ...] = ()  # columns of X, of a table
 
     @classmethod
     def of(cls, partitioned: PartitionedRows, known: bool, groups: tuple[str, ...] = ()) -> Federated:
@@ -89,7 +91,7 @@ def federated(config: Config, seed: int) -> Federated:
     """Rows of the configuration, partitioned by a seed (or by ``data.seed``, where it is given)."""
     data = config.data
     seed = seed if data["seed"] is None else data["seed"]
-    table = source(config)
+    table, inputs = source(config)
     if data["rows"] and data["rows"] < len(table["y"]):
         kept = np.sort(shuffled(seed, len(table["y"]), "rows")[: data["rows"]])
         table = {name: values[kept] for name, values in table.items()}
@@ -106,7 +108,7 @@ def federated(config: Config, seed: int) -> Federated:
         partition = replace(partition, group=group)
     # Not Partition.take: a client with rows that are not finite is left out and named when it trains.
     partitioned = partition.take_sorted(table["X"][partition.row], table["y"][partition.row])
-    return _channels(Federated.of(partitioned, known, names), data["source"])
+    return replace(_channels(Federated.of(partitioned, known, names), data["source"]), inputs=inputs)
 
 
 def _channels(data: Federated, name: str) -> Federated:
@@ -149,8 +151,26 @@ def _groups(partition: Partition, label: Array) -> tuple[Ints, tuple[str, ...]]:
     return group.astype(np.int64), tuple(str(name) for name in names[present])
 
 
-def source(config: Config) -> Table:
-    """Arrays by name, all with a row for each row of the data: X (n, ...), y (n, ...), and what else it has."""
+def source(config: Config) -> tuple[Table, tuple[str, ...]]:
+    """Arrays by name, all with a row for each row of the data: X (n, ...), y (n, ...), and what else it has.
+
+    Of a table also the names of the columns of X.
+    """
+    name, model, data = config.data["source"], config.model, config.data
+    rows = name.value if isinstance(name, Held) else name
+    if is_table(rows):
+        beside = dict.fromkeys([data["column"] or "client", data["group"]])
+        path = config.folder / local(rows) if isinstance(rows, str) else rows
+        return arrays(path, model["target"], model["inputs"], list(beside))
+    if model["target"] is not None:
+        raise CoterieError(
+            "target is for rows that are a table, and these are arrays, whose outcomes are y: leave it out."
+        )
+    return _source(config), ()
+
+
+def _source(config: Config) -> Table:
+    """The arrays of anything but a table."""
     name, args = config.data["source"], config.data["args"]
     if isinstance(name, Held):
         return _checked(ROWS, name.value)
