@@ -37,6 +37,14 @@ def test_the_table_in_a_file_is_that_of_the_library(out):
     pd.testing.assert_frame_equal(frame.drop(columns="seconds"), expected.drop(columns="seconds"), rtol=1e-9)
 
 
+def test_rounds_are_a_number_as_in_python():
+    ran = coterie(*ARGUMENTS, "--splits", "1", "--methods", "fedavg", "--rounds", "3", "--out", "out.csv")
+    assert ran.code == 0
+    expected = package.compare(table(), "score ~ hours", "school", splits=1, methods="fedavg", rounds=3)
+    found = package.read_table("out.csv").set_index("method")["loss_rows"]
+    np.testing.assert_allclose(found["fedavg"], expected.loc["fedavg", "loss_rows"], rtol=1e-9)
+
+
 def test_a_seed_repeats_and_another_differs():
     def losses(seed):
         coterie(*ARGUMENTS, "--seed", seed, "--out", "out.csv")

@@ -26,6 +26,14 @@ def result():
     return compare(config(run={"seeds": 3}, methods={"ditto": {"lam": [0.1, 50.0]}}), ["ditto", "ifca"])
 
 
+def test_what_changes_nothing_is_refused_before_anything_is_trained(monkeypatch):
+    monkeypatch.setattr("coterie.evidence.training_comparison.train", None)
+    with pytest.raises(CoterieError, match=names("mu fedprox fedavg leave mu out")):
+        compare(config(method={"name": "auto", "mu": 0.1}), ["auto"])
+    with pytest.raises(CoterieError, match=names("checkpoint_every checkpoint folder leave checkpoint_every out")):
+        compare(config(run={"checkpoint_every": 3}), ["fedavg"], alone=True)
+
+
 def test_local_and_pooled_are_always_in(result):
     assert list(result.runs) == ["local", "pooled", "ditto", "ifca"]
     assert [run.seed for run in result.runs["ditto"]] == [0, 1, 2]

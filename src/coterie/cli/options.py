@@ -155,12 +155,16 @@ def arguments(params: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in params.items() if name in FIT}
     found |= {name: tuple(found[name] or ()) for name in ("cluster", "shared")}
     found |= {name: numbers(f"--{name}", found[name]) for name in ("gamma", "lam", "alpha")}
-    found["rounds"] = assignments("--rounds", found.get("rounds"))
+    texts = found.get("rounds") or []
+    count = len(texts) == 1 and texts[0].isdecimal()
+    found["rounds"] = int(texts[0]) if count else assignments("--rounds", texts)
     if (budget := params.get("bytes_per_update")) is not None:
         if found["method"] != "similarity-network":
             raise CoterieError(
                 "--bytes-per-update is an option of similarity-network: add --method similarity-network."
             )
+        if count:
+            found["rounds"] = {"steps": found["rounds"]}
         if "bytes_per_update" in found["rounds"]:
             raise CoterieError("--bytes-per-update and --rounds bytes_per_update are one option: give one of them.")
         found["rounds"]["bytes_per_update"] = budget

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, listed
 from coterie.evidence.comparison import BASELINES, Comparison, Triple, interval_columns
 from coterie.evidence.intervals import half_width, statistic
 from coterie.files import local
@@ -19,8 +19,10 @@ from coterie.methods.method import EVERYTHING, Method
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives import parameters
+from coterie.options import declared
 from coterie.runs.callbacks import callbacks
 from coterie.runs.config import ALL, AUTO, Config
+from coterie.runs.config_keys import Run
 from coterie.runs.loop import Callback
 from coterie.runs.scores import BALANCED, RARE, Rule
 from coterie.runs.training import FILE, Trained, need_able, train
@@ -102,11 +104,17 @@ def compare(
     first: TrainingProblem | None = None
     groups: list[Ints | None] = []
     watching, place = callbacks(config), checkpoints(config, folder, resume)
+    if place is None and config.run["checkpoint_every"] != declared(Run)["checkpoint_every"].default:
+        raise CoterieError(
+            "checkpoint_every of [run] changes nothing without checkpoint, their folder: name one (or --out of coterie "
+            "fit), or leave checkpoint_every out."
+        )
     for k, seed in enumerate(config.run["seeds"]):
         problem = TrainingProblem.of(config, seed)
         first = first or problem
         groups.append(problem.data.group if problem.data.known else None)
         methods = methods or (list(names) if alone else chosen(problem, names))
+        need_heeded(config, methods)
         need_related(config, methods)
         layers(config, problem.objective)
         problem = replace(problem, main=main_clients(problem, methods))
@@ -126,6 +134,18 @@ def compare(
             runs.setdefault(name, []).append(run if models and k == 0 else replace(run, theta=None))
     tried = {name: len(trained_method(name, config.folder).settings(config.given(name))) for name in methods}
     return TrainingComparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1}, first)
+
+
+def need_heeded(config: Config, methods: Sequence[str]) -> None:
+    """Refuse a hyper-parameter that is given for all methods, of which those that are trained have none."""
+    known = {key for name in methods for key in trained_method(name, config.folder).hyper_parameters}
+    for key in config.options.get(ALL, {}):
+        if key not in known:
+            having = [name for name, method in TRAINED.items() if key in method.hyper_parameters]
+            raise CoterieError(
+                f"{key} is an option of {listed(having)}, and trained are {listed(methods, 12)}: name one that has it "
+                f"as the method, or leave {key} out."
+            )
 
 
 def checkpoints(config: Config, folder: Path | None, resume: bool) -> Path | None:

@@ -62,6 +62,7 @@ class Fitting:
             auto_shared = []  # clients have all coefficients, whoever they learn them from
         sentences = words.before(clients, problem, auto_shared, options.method)
         evidence, name, reason = self.choose(problem)
+        sentences += options.unheeded([name] if evidence is None else evidence.methods)
         if evidence is not None and (untested := self.untested(evidence)):
             sentences.append(
                 f"{untested:,} held-out row{'s' * (untested > 1)} of all splits were not tested: terms are learned "
@@ -146,6 +147,8 @@ class Fitting:
         names = list(dict.fromkeys([*names, *options.asked]))
         default = "given-strengths" if strengths else "hierarchical" if learnable else "pooled"
         STARTING.get()()
+        if options.cluster_variance == "own" and not clients.levels:
+            raise CoterieError("cluster_variance is of clusters: name a cluster column, or leave it out.")
         if options.splits == 0:
             return None, default if asked == "auto" else asked, ""
         fits = {n: lambda train, n=n: self.fit(n, problem, train)[0] for n in names}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -114,10 +115,10 @@ class Options:
     rounds: Annotated[
         dict[str, Any],
         Option(
-            "An option of a method over rounds: steps=20000 or coordinator=peers of async-l2gd and async-al2sgd, "
-            "alpha=0.3 or collaborators=5 of weighted-averaging and bias-correction, codec=tv:4 of similarity-network, "
-            "rounds=50, eta=0.1 or lam=1 of ditto and others that train; several are allowed. Theory, or the "
-            "smoothness of the losses, chooses what is left out.",
+            "How many rounds or steps (50), or an option of a method over rounds: steps=20000 or coordinator=peers of "
+            "async-l2gd and async-al2sgd, alpha=0.3 or collaborators=5 of weighted-averaging and bias-correction, "
+            "codec=tv:4 of similarity-network, rounds=50, eta=0.1 or lam=1 of ditto and others that train; several are "
+            "allowed. Theory, or the smoothness of the losses, chooses what is left out.",
             **_ROUNDS,
         ),
     ] = field(default_factory=dict)
@@ -162,6 +163,11 @@ class Options:
         check(self)
         if self.residual == "by-client" and not family_named(self.family).has_dispersion:
             raise CoterieError(f"The {self.family} family has no residual variance: leave residual out.")
+        if not (self.reml or family_named(self.family).has_dispersion):
+            raise CoterieError(f"reml changes nothing for the {self.family} family: leave it out.")
+        for name in ("order_by", "split_by", "test_fraction"):
+            if self.splits == 0 and self.is_given(name):
+                raise CoterieError(f"{name} changes nothing where splits is 0: ask for a split, or leave it out.")
         over = [name for name, method in FITTED.items() if method.rounds]
         if (self.rounds or self.each is not None) and not {*self.asked, *self.methods} & {*over, "all"}:
             raise CoterieError(f"rounds are options of the methods {listed(over, 6)}: name one as the method.")
@@ -191,6 +197,21 @@ class Options:
         from coterie.evidence.splits import Splits
 
         return Splits(self.splits, self.test_fraction, self.seed, self.order, self.groups)
+
+    def unheeded(self, methods: Collection[str]) -> list[str]:
+        """A sentence for each option that is given and that none of the methods takes."""
+        given = [name for name in ("covariance", "reml", "cluster_variance", "residual") if self.is_given(name)]
+        found = []
+        for name in [*given, *self.strengths]:
+            key = "own" if name == "cluster_variance" else name
+            taking = [n for n, m in FITTED.items() if key in m.takes and not (m.flat and key == "own")]
+            if not {*taking} & {*methods}:
+                found.append(f"{name} changes nothing for the method {listed(methods)}; {listed(taking)} take it.")
+        return found
+
+    def is_given(self, name: str) -> bool:
+        """Whether an option is not at its default."""
+        return bool(getattr(self, name) != declared(Options)[name].default)
 
     @property
     def learning(self) -> dict[str, Any]:

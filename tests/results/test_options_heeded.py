@@ -1,0 +1,102 @@
+"""Every option of a table's fit, given to every method: it changes the result, is noted, or is refused."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie
+from coterie.errors import CoterieError
+from coterie.methods.registry import FITTED
+from coterie.options import declared
+from coterie.results.options import Columns, Options
+from tests.messages import names
+
+K, N = 12, 12
+EDGES = [(i, (i + 1) % K) for i in range(K)]
+GIVEN = {
+    "family": {"family": "poisson"},
+    "covariance": {"covariance": "diagonal"},
+    "cluster_variance": {"cluster_variance": "own"},
+    "residual": {"residual": "by-client"},
+    "reml": {"reml": False},
+    "gamma": {"gamma": 0.5},
+    "lam": {"gamma": 0.6, "lam": 2.0},
+    "alpha": {"gamma": 0.6, "alpha": 0.5},
+    "order_by": {"order_by": "t"},
+    "split_by": {"split_by": "person"},
+    "test_fraction": {"test_fraction": 0.5},
+    "rounds": {"rounds": 7},
+    "network": {"network": {"edges": EDGES, "lam": 0.02}},
+    "offset": {"offset": "o"},
+    "weights": {"weights": "w"},
+}
+FREE = {"formula", "client", "method", "splits", "strengths", "order", "groups", "methods", "each"}
+FREE |= {"cluster", "missing", "shared", "seed"}  # of what some methods rightly see nothing, whatever the rows
+NEEDED = {"given-strengths": {"gamma": 0.7}, "similarity-network": {"network": {"edges": EDGES[1:], "lam": 0.01}}}
+QUICK = ["local", "pooled", "own-intercept", "clusterwise", "hierarchical", "given-strengths", "james-stein", "fedavg"]
+
+
+@cache
+def rows():
+    rng, client = np.random.default_rng(0), np.repeat(np.arange(K), N)
+    x, order = rng.normal(size=K * N), rng.permutation(K * N)
+    df = pd.DataFrame({"c": client, "g": client % 3, "x": x, "t": order, "person": order // 3})
+    df["w"], df["o"] = rng.uniform(0.5, 2.0, K * N), 0.3 * rng.normal(size=K * N)
+    df["y"] = rng.poisson(
+        np.exp(0.5 + 0.3 * x + 0.3 * rng.normal(size=K)[client] + 0.2 * rng.normal(size=K)[client] * x)
+    )
+    return df
+
+
+@cache
+def fitted(method, option, splits):
+    given = NEEDED.get(method, {}) | (GIVEN[option] if option else {}) | {"splits": splits, "cluster": "g"}
+    given |= {"shared": ["x"]} if FITTED[method].relation == "layers" else {}
+    try:
+        found = coterie.fit(rows(), "y ~ x", "c", method=method, **given)
+    except CoterieError:
+        return None
+    model = found.model
+    numbers = [np.ravel(part) for part in (model.client, model.client_cov, model.sigma2)]
+    return np.concatenate(numbers), found.comparison.drop(columns="seconds", errors="ignore"), found.notes
+
+
+def test_every_option_is_tried():
+    assert {*GIVEN, *FREE} == {*declared(Options), *declared(Columns), *FREE}
+
+
+@pytest.mark.parametrize(
+    ("method", "splits"),
+    [pytest.param(m, s, marks=[] if m in QUICK and not s else pytest.mark.soak) for m in FITTED for s in (0, 1)],
+)
+def test_an_option_changes_something_is_noted_or_is_refused(method, splits):
+    plain = fitted(method, "", splits)
+    silent = []
+    for option in GIVEN if plain else ():
+        given = fitted(method, option, splits)
+        alike = given and np.array_equal(plain[0], given[0], equal_nan=True) and plain[1].equals(given[1])
+        if alike and {*given[2]} <= {*plain[2]}:
+            silent.append(option)
+    assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"order_by": "t"}, "order_by changes nothing splits 0 ask for a split"),
+        ({"reml": False, "family": "poisson"}, "reml changes nothing poisson leave it out"),
+        ({"cluster_variance": "own", "cluster": None}, "cluster_variance name a cluster column"),
+    ],
+)
+def test_what_changes_nothing_is_refused_with_the_remedy(given, said):
+    with pytest.raises(CoterieError, match=names(said)):
+        coterie.fit(rows(), "y ~ x", "c", **{"method": "pooled", "splits": 0, "cluster": "g"} | given)
+
+
+def test_what_the_method_does_not_take_is_noted():
+    assert [note for note in fitted("pooled", "covariance", 0)[2] if "covariance changes nothing" in note]
+    assert [note for note in fitted("pooled", "lam", 0)[2] if "gamma changes nothing" in note]
