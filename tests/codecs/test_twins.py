@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from coterie.codecs import by_name
-from coterie.codecs.base import _draws
 from coterie.codecs.framing import _CRC16, _CRC32, _crc
 from coterie.codecs.kmeans import _cluster
 from coterie.codecs.low_rank import _columns
@@ -54,7 +53,9 @@ def test_the_polynomials_are_those_of_the_standard_library() -> None:
 
 def test_draws_are_the_keyed_ones() -> None:
     starts, steps = keyed_random.starts(4, "codec", np.arange(5)), np.array([0, 3, 3, 7, 10**9])
-    assert np.array_equal(_draws(starts, steps), keyed_random.keys(4, "codec", np.arange(5), steps))
+    kernel = [keyed_random.key(start, step) for start, step in zip(starts, steps, strict=True)]
+    assert np.array_equal(kernel, keyed_random.at_step(starts, steps))
+    assert np.array_equal(kernel, keyed_random.keys(4, "codec", np.arange(5), steps))
 
 
 @pytest.mark.parametrize("levels", [1, 7, 127])

@@ -43,11 +43,11 @@ def density(family, y, eta, w):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_losses_and_constants_are_log_densities(family):
-    o, unit, rng = make(family)
+    o, _, rng = make(family)
     theta = rng.normal(size=(len(o), 3))
-    ours = o.losses(unit, theta) + o.constants()
+    ours = o.value(theta) + o.constants()
     for i, r in enumerate(rows(o)):
-        eta = o.offset[r] + (o.X[r] * unit) @ theta[i]
+        eta = o.offset[r] + o.X[r] @ theta[i]
         assert ours[i] == pytest.approx(-density(family, o.y[r], eta, o.weights[r]).sum(), rel=1e-12, abs=1e-12)
 
 
@@ -166,8 +166,12 @@ def test_third_is_the_gradient_of_log_det(family):
 
 
 def test_take_repeats_and_reorders():
-    o, unit, rng = make("poisson")
+    o, _, rng = make("poisson")
     theta = rng.normal(size=(5, 3))
     order = np.array([4, 0, 0, 2])
-    np.testing.assert_array_equal(o.take(order).losses(unit, theta[order]), o.losses(unit, theta)[order])
+    np.testing.assert_array_equal(o.take(order).value(theta[order]), o.value(theta)[order])
+    np.testing.assert_allclose(
+        np.bincount(np.repeat(np.arange(5), o.counts), o.row_losses(theta) * o.weights[np.concatenate(rows(o))], 5),
+        o.value(theta),
+    )
     assert o.take(slice(1, 3)).counts.tolist() == [0, 7]

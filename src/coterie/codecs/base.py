@@ -17,8 +17,8 @@ import numpy.typing as npt
 from coterie.codecs.framing import Words, compress, decompress, frame, permutation_hashes, unframe
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
-from coterie.numerics.arrays import Floats, Ints, float_array, kernel
-from coterie.numerics.keyed_random import U64, key
+from coterie.numerics.arrays import Floats, Ints, float_array
+from coterie.numerics.keyed_random import U64, at_step
 from coterie.options import check
 
 LONGEST = 8  # bytes of a body for each coordinate, and one more, at most
@@ -70,8 +70,7 @@ class Codec(ABC):
         rows = finite_rows(rows)
         m, d = rows.shape
         order, salts = self._order_and_salts(m, d, order)
-        keys = np.broadcast_to(np.asarray(keys, dtype=np.uint64), (m,))
-        draws = _draws(keys, np.broadcast_to(np.asarray(step, dtype=np.int64), (m,)))
+        draws = np.array(np.broadcast_to(at_step(np.asarray(keys, dtype=np.uint64), step), (m,)))
         bodies = self._pack(np.ascontiguousarray(_permuted(rows, order)), draws)
         with np.errstate(over="ignore", invalid="ignore"):
             claimed = _unpermuted(self._unpack(bodies, d), order)
@@ -130,14 +129,6 @@ def _unpermuted(rows: Floats, order: Ints | None) -> Floats:
         return rows
     out = np.empty_like(rows)
     np.put_along_axis(out, np.broadcast_to(order, rows.shape), rows, axis=1)
-    return out
-
-
-@kernel
-def _draws(keys: U64, steps: Ints) -> U64:
-    out = np.empty(keys.shape[0], np.uint64)
-    for i in range(keys.shape[0]):
-        out[i] = key(keys[i], steps[i])
     return out
 
 

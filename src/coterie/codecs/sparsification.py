@@ -24,9 +24,7 @@ class TopK(Codec):
     The code of the places takes about ``log2 (d over k)`` bits, which no list of indices or gaps undercuts.
     """
 
-    share: Annotated[float, Option("A share of d, at least one coordinate; from 1 on a number of them.", above=0.0)] = (
-        0.01
-    )
+    share: Annotated[float, Option("A share of d, one coordinate at least; from 1 on how many.", above=0.0)] = 0.01
     bits: Annotated[int, Option("Of each value: 16 or 32.")] = 16
     identity: ClassVar[int] = 5
 

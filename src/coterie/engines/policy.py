@@ -39,12 +39,8 @@ class Policy:
     quorum it is asked after them, and waited for as long.
     """
 
-    deadline: Annotated[float, _seconds("For one exchange, repeats included; who is later is missing.", above=0.0)] = (
-        inf
-    )
-    retries: Annotated[int, Option("How often a message without a reply is sent again within the deadline.", low=0)] = (
-        10
-    )
+    deadline: Annotated[float, _seconds("For one exchange, with repeats; who is later is missing.", above=0.0)] = inf
+    retries: Annotated[int, Option("How often a message without a reply is sent again in that time.", low=0)] = 10
     pause: Annotated[float, _seconds("Between repeats.", low=0.0)] = 0.0
     min_clients: Annotated[
         int | Literal["all"],

@@ -73,9 +73,7 @@ class APFL(LocalTraining):
     """
 
     alpha: Annotated[float, Option("First alpha_i, from 0 (FedAvg) to 1 (local).", low=0.0, high=1.0)] = 0.5
-    adaptive: Annotated[bool, Option("Whether every client learns its own alpha_i, by a gradient step a round.")] = (
-        False
-    )
+    adaptive: Annotated[bool, Option("Whether clients learn their own alpha_i, by a gradient step a round.")] = False
     E: Passes = 1  # the paper's tau
     update = staticmethod(update)
     told = ("E", "B", "alpha", "adaptive")

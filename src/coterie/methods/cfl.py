@@ -57,9 +57,7 @@ class CFL(LocalTraining):
     eps1: Annotated[float, Option("Length of its mean update below which a group may be split.", low=0.0)]
     eps2: Annotated[float, Option("Length that a client's update must exceed for a split.", low=0.0)]
     E: Passes = 1
-    gamma: Annotated[float, Option("How far a client's gradient may be from its group's, relative to it.", low=0.0)] = (
-        0.0
-    )
+    gamma: Annotated[float, Option("How far a client's gradient may be from its group's, relative to it.", low=0)] = 0.0
 
     @classmethod
     def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:

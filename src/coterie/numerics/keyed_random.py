@@ -41,9 +41,14 @@ def keys(seed: int, stream: str, ids: npt.ArrayLike, step: npt.ArrayLike = 0) ->
     ``stream`` says what the numbers are for ("split", "coins", ...); other streams are independent. ``step``, one for
     all or (m,), is the method's own step number.
     """
-    with np.errstate(over="ignore"):
-        h = _mix(starts(seed, stream, ids) + np.asarray(step).astype(np.uint64) * GOLDEN)
+    h = at_step(starts(seed, stream, ids), step)
     return np.broadcast_to(h, np.broadcast_shapes(h.shape, np.shape(ids)))
+
+
+def at_step(start: U64, step: npt.ArrayLike) -> U64:
+    """Those keys, from :func:`starts`."""
+    with np.errstate(over="ignore"):
+        return _mix(start + np.asarray(step).astype(np.uint64) * GOLDEN)
 
 
 def _uniform(state: U64, counter: U64) -> npt.NDArray[np.float64]:
@@ -59,9 +64,7 @@ def uniform(seed: int, stream: str, ids: npt.ArrayLike, step: npt.ArrayLike, n: 
 
 def normal(start: U64, step: npt.ArrayLike, n: int) -> npt.NDArray[np.float64]:
     """Standard normal numbers, shape (m, n), by Box and Muller, from :func:`starts` (m,) and steps (m,)."""
-    with np.errstate(over="ignore"):
-        key = _mix(start + np.asarray(step).astype(np.uint64) * GOLDEN)
-    u = _uniform(key[:, None], np.arange(2 * n, dtype=np.uint64)[None, :])
+    u = _uniform(at_step(start, step)[:, None], np.arange(2 * n, dtype=np.uint64)[None, :])
     return np.asarray(np.sqrt(-2.0 * np.log1p(-u[:, :n])) * np.cos(2.0 * np.pi * u[:, n:]))
 
 

@@ -6,9 +6,11 @@ client at a time, so that its block stays in cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coterie.families import GAUSSIAN, Family, constant, family_named
 from coterie.numerics.arrays import Floats, Ints, kernel, reading
@@ -233,18 +235,18 @@ def _third(data: Data, unit: Floats, theta: Floats, S: Floats) -> Floats:
 
 
 @reading
-def _losses(data: Data, unit: Floats, theta: Floats) -> Floats:
+def _losses(data: Data, theta: Floats) -> tuple[Floats, Floats]:
     family, X, y, offset, weights, starts, stops = data
-    out = np.empty(starts.shape[0])
+    out, rows, at = np.zeros(starts.shape[0]), np.empty((stops - starts).sum()), 0
     for i in range(out.shape[0]):
-        loss = 0.0
         for r in range(starts[i], stops[i]):
             eta = offset[r]
             for j in range(X.shape[1]):
-                eta += X[r, j] * unit[j] * theta[i, j]
-            loss += weights[r] * row_derivatives(family, eta, y[r])[0]
-        out[i] = loss
-    return out
+                eta += X[r, j] * theta[i, j]
+            rows[at] = row_derivatives(family, eta, y[r])[0]
+            out[i] += weights[r] * rows[at]
+            at += 1
+    return out, rows
 
 
 @kernel
@@ -255,6 +257,13 @@ def _constants(data: Data) -> Floats:
         for r in range(starts[i], stops[i]):
             out[i] += _constant(family, y[r], weights[r])
     return out
+
+
+class Made(dict[str, Any]):
+    """What was made of rows once, shared by all views of them; it does not travel with them."""
+
+    def __reduce__(self) -> tuple[type[Made], tuple[()]]:
+        return Made, ()
 
 
 @dataclass(frozen=True)
@@ -272,6 +281,7 @@ class GLM(WeightedRows):
     starts: Ints
     stops: Ints
     family: Family = GAUSSIAN
+    made: Made = field(default_factory=Made, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "family", family_named(self.family))
@@ -312,10 +322,14 @@ class GLM(WeightedRows):
         """Gradient of log|H| by each client's theta, (m, p), where S (m, P) is theta's covariance under H."""
         return _third(self.compiled, unit, theta, S)
 
-    def losses(self, unit: Floats, theta: Floats) -> Floats:
-        """Negative log-likelihood of every client at its theta, without terms in y alone, (m,)."""
-        return _losses(self.compiled, unit, theta)
+    def value(self, theta: npt.ArrayLike) -> Floats:
+        """Losses (m,) at one theta (d,) or at one for each client (m, d): less ``constants``, minus log-likelihoods."""
+        return _losses(self.compiled, self._each(theta))[0]
+
+    def row_losses(self, theta: npt.ArrayLike) -> Floats:
+        """The loss of every row (sum of counts,), without weights, client after client."""
+        return _losses(self.compiled, self._each(theta))[1]
 
     def constants(self) -> Floats:
-        """What ``losses`` leaves out of each client's negative log-likelihood: terms in y alone, (m,)."""
+        """What ``value`` leaves out of each client's negative log-likelihood: terms in y alone, (m,)."""
         return _constants(self.compiled)

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.constants import hessians
-from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Draws, Sampled, Walk, WeightedRows, full_gradient
 from coterie.objectives.quadratic import NoisyQuadratic
 
@@ -64,8 +63,7 @@ def gradient(objective: Any, theta: Floats, draws: Draws) -> Floats:
 def value(objective: Any, theta: Floats) -> Floats:
     """Mean losses (m,) at every client's theta (m, d), without constants that do not depend on it."""
     weight = sizes(objective)
-    loss = objective.losses(np.ones(theta.shape[1]), theta) if isinstance(objective, GLM) else objective.value(theta)
-    return np.asarray(loss / np.where(weight > 0.0, weight, 1.0))
+    return np.asarray(objective.value(theta) / np.where(weight > 0.0, weight, 1.0))
 
 
 def expand(objective: Any, theta: Floats) -> tuple[Floats, Floats, Floats]:

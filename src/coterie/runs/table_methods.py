@@ -50,7 +50,7 @@ def client_losses(clients: Clients | GLM, family: Family | str, theta: Floats) -
     The loss is the one that the family names: squared error, log loss, or a deviance.
     """
     family = family_named(family)
-    losses = objective(clients, family).losses(np.ones(clients.X.shape[1]), np.ascontiguousarray(theta))
+    losses = objective(clients, family).value(theta)
     if family.saturated is not None:
         losses = losses - totals(clients.weights * family.saturated(clients.y), clients.starts, clients.stops)
     return family.loss_factor * losses

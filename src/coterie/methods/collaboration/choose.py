@@ -198,7 +198,7 @@ SURE = 6.0  # by how many standard deviations of a chi-squared variable a likeli
 @work
 def negative_log_likelihood(site: Site, theta: Floats) -> dict[str, Any]:
     """Negative log-likelihoods of a client's rows, less a constant."""
-    return {"loss": encode_loss(site.objective.losses(np.ones(theta.shape[1]), theta))}
+    return {"loss": encode_loss(site.objective.value(theta))}
 
 
 def rejected_by_likelihood_ratio(fed: Federation, metric: Metric, pairs: Collaborators, alpha: Floats) -> Bools:

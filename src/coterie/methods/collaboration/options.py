@@ -76,12 +76,8 @@ class Options:
         ),
     ] = "auto"
     keep: Annotated[float | Literal["held-out"], Option("Share of the bias that is kept.", low=0.0, high=1.0)] = 0.0
-    beta: Annotated[float | Literal["auto"], Option("Weight of the newest bias; auto: Theorem 5.2's.", above=0.0)] = (
-        "auto"
-    )
-    first: Annotated[int | Literal["zero", "sample"], Option("c_0: of so many samples.", low=1, high=100_000)] = (
-        "sample"
-    )
+    beta: Annotated[float | Literal["auto"], Option("Weight of the newest bias; auto: Theorem 5.2.", above=0)] = "auto"
+    first: Annotated[int | Literal["zero", "sample"], Option("c_0: of how many samples.", low=1, high=10**5)] = "sample"
     eta: Annotated[float | Literal["auto"], Option("Step size.", above=0.0)] = "auto"
     steps: Annotated[int | None, Option("Of a run; left out: none, or 200.", low=1, high=MOST)] = None
     batch: Annotated[int, Option("Rows of a gradient, drawn with replacement; 0 takes all.", low=0, high=MOST)] = 0

@@ -137,9 +137,7 @@ class BiasCorrectionTraining(WeightedAveragingTraining):
         "neither the speed-up of bias-correction nor an end at the main client's own optimum is promised."
     )
     beta: Annotated[float, Option("Weight of the newest observed bias.", above=0.0)] = 0.1
-    first: Annotated[int | Literal["zero", "sample"], Option("c_0: of so many samples.", low=1, high=100_000)] = (
-        "sample"
-    )
+    first: Annotated[int | Literal["zero", "sample"], Option("c_0: of how many samples.", low=1, high=10**5)] = "sample"
     keep: Annotated[float, Option("Share of the bias that is kept; 1 is weighted averaging.", low=0.0, high=1.0)] = 0.0
 
     def algorithm(self, state: State) -> BiasCorrection:

@@ -9,7 +9,7 @@ another partition would be better.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.find import Groups, mean_loss, numbered, weighed_loss
 from coterie.methods.local_training.client_work import finite, train
 from coterie.numerics.arrays import Floats, Ints
-from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import decode_loss, encode_loss, value
 from coterie.objectives.parameters import parameter_mask
 from coterie.options import Option, checked
@@ -88,16 +87,10 @@ class Assignment:
 
 def row_losses(objective: Any, w: Floats) -> tuple[Floats, Ints]:
     """Losses (k, rows) of every row under the models w (k, d), and the client of each row."""
-    if not (isinstance(objective, GLM) or hasattr(objective, "row_losses")):
+    if not hasattr(objective, "row_losses"):
         raise CoterieError(f"{type(objective).__name__} tells no losses of single rows: how sure cannot be said.")
-    m = len(objective)
-    owner = np.repeat(np.arange(m), objective.counts)
-    if isinstance(objective, GLM):  # every row a client of its own
-        n, one = objective.counts, np.ones(w.shape[1])
-        row = np.arange(len(owner)) - np.repeat(np.cumsum(n) - n - objective.starts, n)
-        alone = replace(objective, starts=row, stops=row + 1, weights=np.ones_like(objective.weights))
-        return np.array([alone.losses(one, np.tile(model, (len(owner), 1))) for model in w]), owner
-    return np.array([objective.row_losses(np.tile(model, (m, 1))) for model in w]).reshape(len(w), -1), owner
+    losses = [objective.row_losses(np.tile(model, (len(objective), 1))) for model in w]
+    return np.array(losses).reshape(len(w), -1), np.repeat(np.arange(len(objective)), objective.counts)
 
 
 @work

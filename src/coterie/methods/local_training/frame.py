@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
 from threading import Lock
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
@@ -131,24 +129,19 @@ def _rows_to_train_on(site: Site) -> GLM:
     return glm
 
 
-_KEPT: dict[int, tuple[tuple[Any, ...], bytes, tuple[Floats, Floats, Floats]]] = {}
-_LOCK = Lock()
+_TURNING = Lock()  # blocks of clients wait for the first of them to turn all rows
 
 
 def turned(glm: GLM, row: Floats) -> GLM:
-    """The same clients in a frame; turned rows are kept as long as the table's are there."""
-    name, frame, rows = id(glm.X), row.tobytes(), (glm.X, glm.y, glm.offset)
-    with _LOCK:
-        kept = _KEPT.get(name)
-        if kept is None or kept[1] != frame or any(old() is not now for old, now in zip(kept[0], rows, strict=True)):
-            watched = (ref(glm.X, partial(_forget, name)), ref(glm.y), ref(glm.offset))
-            kept = _KEPT[name] = watched, frame, _turn(glm, Frame.of_row(row))
-    X, y, offset = kept[2]
+    """The same clients in a frame; turned rows stay with the table's, until there is another frame."""
+    frame, rows = row.tobytes(), (glm.X, glm.y, glm.offset)
+    with _TURNING:
+        before, of, out = glm.made.get("turned", (b"", rows, rows))
+        if before != frame or any(old is not now for old, now in zip(of, rows, strict=True)):
+            out = _turn(glm, Frame.of_row(row))
+            glm.made["turned"] = frame, rows, out
+    X, y, offset = out
     return replace(glm, X=X, y=y, offset=offset)
-
-
-def _forget(name: int, _: Any) -> None:
-    _KEPT.pop(name, None)
 
 
 def _turn(glm: GLM, frame: Frame) -> tuple[Floats, Floats, Floats]:

@@ -177,4 +177,4 @@ def expand_loss(site: Site, unit: Floats) -> Reply:
 @work
 def held_out_loss(site: Site, unit: Floats, origin: Floats) -> Reply:
     """Loss of each client's held-out rows where it is now."""
-    return {"loss": encode_loss(site.objective.held.losses(np.ones(len(unit)), origin + unit * site.state["theta"]))}
+    return {"loss": encode_loss(site.objective.held.value(origin + unit * site.state["theta"]))}

@@ -22,9 +22,7 @@ from coterie.options import Option, check
 class Training:
     """How clients take steps, beside their size."""
 
-    clip: Annotated[float | None, Option("Longest gradient of a step; longer ones are shortened to it.", above=0.0)] = (
-        None
-    )
+    clip: Annotated[float | None, Option("Longest gradient of a step; longer ones are shortened.", above=0.0)] = None
     ridge: Annotated[float, Option("Weight decay: ``ridge |theta|^2 / 2`` beside every row's loss.", low=0.0)] = 0.0
     momentum: Annotated[float, Option("Heavy ball, from rest in every run of local steps.", low=0.0, below=1.0)] = 0.0
 
