@@ -41,9 +41,9 @@ class BadRows(CoterieError):
     """Rows that a model or a formula cannot take, although it could take others."""
 
 
-def at_rows(bad: Bools, limit: int = 5) -> str:
+def at_rows(bad: Bools) -> str:
     """Count and first rows, counted from 1 below the header: ``"7 rows (data rows 2, 5, 9, 11, 12, ...)"``."""
-    return rows_text(np.flatnonzero(bad), limit)
+    return rows_text(np.flatnonzero(bad))
 
 
 def rows_text(rows: npt.NDArray[np.intp], limit: int = 5) -> str:

@@ -35,7 +35,8 @@ class Rule(Protocol):
     """A rule that changes weights from step to step, or one that makes one gradient of many."""
 
     def init(self, M: int, P: int, d: int) -> State:
-        """What it remembers before the first step; names must be its own."""
+        """What it remembers before the first step, by default nothing; names must be its own."""
+        return {}
 
     def __call__(self, received: Received, weights: Floats, state: State) -> tuple[Floats, State]:
         """New weights (P,), or the collaborators' gradient for every main client (M, d); what it remembers now.
@@ -63,12 +64,8 @@ def weighted_mean(g: Floats, weights: Floats, starts: Ints) -> Floats:
     return out
 
 
-class Mean:
+class Mean(Rule):
     """Algorithm 2's average: ``sum_k tau_k g_k``, over the collaborators whose weight is not zero."""
-
-    def init(self, M: int, P: int, d: int) -> State:
-        """Nothing."""
-        return {}
 
     def __call__(self, received: Received, weights: Floats, state: State) -> tuple[Floats, State]:
         """The weighted mean."""

@@ -24,7 +24,7 @@ from typing import Annotated
 
 import numpy as np
 
-from coterie.methods.aggregation.aggregator import Aggregator, Received, State
+from coterie.methods.aggregation.aggregator import Aggregator, Received, Rule, State
 from coterie.numerics.arrays import Bools, Floats, Ints, kernel
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
 from coterie.options import Option, check
@@ -83,7 +83,7 @@ def _clip(g: Floats, weights: Floats, starts: Ints, radius: float, steps: int, v
 
 
 @dataclass(frozen=True)
-class Trimmed:
+class Trimmed(Rule):
     """The mean without the largest and the smallest values of each coordinate.
 
     The share is of those whose weight is not zero, rounded up, so that as many bad ones cannot leave the range of the
@@ -95,10 +95,6 @@ class Trimmed:
 
     def __post_init__(self) -> None:
         check(self)
-
-    def init(self, M: int, P: int, d: int) -> State:
-        """Nothing."""
-        return {}
 
     def __call__(self, received: Received, weights: Floats, state: State) -> tuple[Floats, State]:
         """The trimmed means."""

@@ -25,9 +25,8 @@ from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.client_work import ModelTransport, finite, merge, train
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
-from coterie.objectives.gradient_steps import Draws, Walk
 from coterie.objectives.holdout import halves
-from coterie.objectives.mean_loss import decode_loss, encode_loss, sizes, value, walk
+from coterie.objectives.mean_loss import decode_loss, encode_loss, sizes, value
 from coterie.options import Option, checked
 from coterie.relations.clustering import by_first
 
@@ -97,10 +96,8 @@ def _walked(
     site: Site, objective: Any, w: Floats, eta: float, steps: int, B: int, q: int, seed: int, half: str = ""
 ) -> tuple[Floats, Floats]:
     """Where ``steps`` steps on an objective of the site's clients lead, and how far."""
-    start, many = np.tile(w, (len(site), 1)), np.full(len(site), steps, dtype=np.int64)
-    draws = Draws(keyed_random.starts(site.seed, f"direction rows{half}", site.ids), np.zeros_like(many), B)
-    site.count(gradients=int(many.sum()))
-    theta = walk(objective, start, Walk(np.full(len(site), eta), many, draws))
+    start = np.tile(w, (len(site), 1))
+    theta = train(site, start, eta, steps, 0, B, f"direction rows{half}", objective)
     change = np.where(finite(theta)[:, None], theta - start, 0.0).astype(np.float64)
     size = np.linalg.norm(change, axis=1)
     return sketch(change / np.where(size > 0.0, size, 1.0)[:, None], q, seed), size

@@ -121,16 +121,20 @@ def train(
     done: Ints | int,
     batch: int,
     stream: str = "rows",
+    objective: Any = None,
     **beside: Any,
 ) -> Floats:
     """Take ``steps`` from ``start`` (m, d) on clients' mean losses, and what is ``beside`` them (:class:`Walk`).
+
+    The losses are those of the site's objective, unless of another of the same clients.
 
     ``done`` steps came before them, which keys the rows that they draw; both are numbers, or one for each client (m,).
     """
     steps, done = (np.array(np.broadcast_to(each, len(site)), dtype=np.int64) for each in (steps, done))
     draws = Draws(keyed_random.starts(site.seed, stream, site.ids), done, batch)
     site.count(gradients=int(steps.sum()))
-    return walk(site.objective, start, Walk(np.full(len(site), float(eta)), steps, draws, **beside))
+    on = site.objective if objective is None else objective
+    return walk(on, start, Walk(np.full(len(site), float(eta)), steps, draws, **beside))
 
 
 def finite(*models: Floats) -> Any:
