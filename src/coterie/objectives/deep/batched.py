@@ -145,15 +145,15 @@ class BatchedClients:
         fixed = {n: views[n].round().to(types[n]) if n in types else views[n] for n in self.fixed}
         return {n: views[n] for n in self.layers}, fixed
 
-    def gradient(self, theta: Tensor, batch: tuple[Any, Tensor, Tensor]) -> Tensor:
+    def gradient(self, theta: Tensor, rows: tuple[Any, Tensor, Tensor]) -> Tensor:
         """Gradients (k, d); nothing for buffers."""
-        g = self._gradient(*self._cut(theta), *batch)
+        g = self._gradient(*self._cut(theta), *rows)
         out = torch.zeros_like(theta)
         for place in self.of.parameters:
             out[:, place.start : place.stop] = g[place.name].flatten(1)
         return out
 
-    def walk(self, theta: Tensor, by: Walk, batch: Batch) -> None:
+    def walk(self, theta: Tensor, by: Walk, batch: Batch) -> Tensor:
         """Move theta (k, d), in place, where local steps lead; ``steps`` must not rise from client to client."""
         layers, fixed = self._cut(theta)
         stepper = Stepper(self.of, list(layers.values()), by, self.training)
@@ -162,6 +162,7 @@ class BatchedClients:
             rows = batch(np.arange(k), by.draws.first[:k] + (s if by.fresh else 0))
             here = ({n: v[:k] for n, v in part.items()} for part in (layers, fixed))
             stepper.step(list(self._gradient(*here, *rows).values()))
+        return theta
 
     @torch.no_grad()
     def outputs(self, theta: Tensor, x: Any) -> Tensor:

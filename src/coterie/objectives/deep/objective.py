@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.deep.architecture import Architecture, Make
-from coterie.objectives.deep.batched import BatchedClients, What, blocks
+from coterie.objectives.deep.batched import Batch, BatchedClients, What, blocks
 from coterie.objectives.deep.local_steps import Training, batch
 from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
@@ -25,6 +25,7 @@ from coterie.objectives.deep.validate import validate
 from coterie.objectives.gradient_steps import Draws, RowRanges, Walk
 from coterie.objectives.row_kernels import owned_rows, row_ranges, weighted_means, weighted_sums
 
+Work = Callable[[Any, Tensor, Walk, Batch], Tensor]
 SMALL = 100_000  # models with fewer parameters and no convolutions run batched; a round of larger ones is no faster so
 
 
@@ -238,22 +239,12 @@ class Deep(RowRanges):
                 "This method sends gradients, which say nothing of BatchNorm's statistics: use a method that takes "
                 "steps at home (fedavg, ditto, ...), or a model with GroupNorm."
             )
-        self._need_targets()
-        out, total = self._theta(theta), self.sizes()
-        size, found = np.full(len(self), draws.size) if draws.size else self.counts, torch.empty_like(out)
 
-        def together(batched: BatchedClients) -> None:
-            for some in blocks(size, self.dim):
-                rows = self._batch(some, draws.keys, draws.size, total)(np.arange(len(some)), draws.first[some])
-                found[some] = batched.gradient(out[some], rows)
+        def together(clients: BatchedClients, theta: Tensor, by: Walk, batch: Batch) -> Tensor:
+            return clients.gradient(theta, batch(np.arange(len(theta)), by.draws.first))
 
-        if self.batched is not None and self.batched.done(together):
-            out = found
-        else:
-            rows = self._batch(np.arange(len(self)), draws.keys, draws.size, total)
-            with explained(self.rows, "A gradient of", self.starts):
-                out = self.sequential.gradient(out, draws.keys, draws.first, rows)
-        return np.asarray(out.cpu().numpy())
+        one = Walk(np.ones(len(self)), np.ones(len(self), dtype=np.int64), draws)
+        return self._trained(theta, one, "A gradient of", together, SequentialClients.gradient)
 
     def gradient(self, theta: npt.ArrayLike) -> Floats:
         """Gradients (m, d) of the losses at one theta (d,) or at one for each client (m, d)."""
@@ -262,27 +253,27 @@ class Deep(RowRanges):
 
     def walk(self, theta: Floats, by: Walk) -> Floats:
         """Where local steps lead from theta (m, d)."""
-        self._need_targets()
-        out, total, draws, steps = self._theta(theta), self.sizes(), by.draws, by.steps
         if (moves := self.architecture.moves) is not None:
             by = replace(by, on=moves if by.on is None else by.on * moves)
+        return self._trained(theta, by, "A step of", BatchedClients.walk, SequentialClients.walk)
+
+    def _trained(self, theta: Floats, by: Walk, doing: str, together: Work, alone: Work) -> Floats:
+        """What is made of theta (m, d) ``together``, by so many clients at a time, or else by each ``alone``."""
+        self._need_targets()
+        out, total, draws = self._theta(theta), self.sizes(), by.draws
         size, found = np.full(len(self), draws.size) if draws.size else self.counts, torch.empty_like(out)
 
-        def together(batched: BatchedClients) -> None:
+        def batched(clients: BatchedClients) -> None:
             for block in blocks(size, self.dim):
-                some = block[np.argsort(-steps[block], kind="stable")]
+                some = block[np.argsort(-by.steps[block], kind="stable")]
                 rows = self._batch(some, draws.keys, draws.size, total)
-                part = out[some]
-                batched.walk(part, by.of(some), rows)
-                found[some] = part
+                found[some] = together(clients, out[some], by.of(some), rows)
 
-        if self.batched is not None and self.batched.done(together):
-            out = found
-        else:
+        if self.batched is None or not self.batched.done(batched):
             rows = self._batch(np.arange(len(self)), draws.keys, draws.size, total)
-            with explained(self.rows, "A step of", self.starts):
-                self.sequential.walk(out, by, rows)
-        return np.asarray(out.cpu().numpy())
+            with explained(self.rows, doing, self.starts):
+                found = alone(self.sequential, out, by, rows)
+        return np.asarray(found.cpu().numpy())
 
     def _per_row(self, theta: npt.ArrayLike, what: What) -> Any:
         """What ``what`` says of every row, client after client (sum of counts, ...), without gradients.

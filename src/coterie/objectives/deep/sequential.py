@@ -184,15 +184,15 @@ class SequentialClients:
         else:
             list(_pool(cores).map(run, np.argsort(-work, kind="stable").tolist()))
 
-    def gradient(self, theta: Tensor, keys: Any, first: Ints, batch: Batch) -> Tensor:
-        """Gradients (m, d) of the mean losses over the rows of step ``first``; nothing for buffers."""
+    def gradient(self, theta: Tensor, by: Walk, batch: Batch) -> Tensor:
+        """Gradients (m, d) of the mean losses over the rows of the first step; nothing for buffers."""
         out = torch.zeros_like(theta)
 
         def one(i: int, seed: Seed) -> None:
-            workspace = self.workspace
+            workspace, first = self.workspace, int(by.draws.first[i])
             workspace.load(theta[i])
-            seed(int(keys[i]), int(first[i]))
-            grads = workspace.gradient(_single(batch, i, int(first[i])), self.training.ridge)
+            seed(int(by.draws.keys[i]), first)
+            grads = workspace.gradient(_single(batch, i, first), self.training.ridge)
             views = self.of.views(out[i])
             for place, g in zip(self.of.parameters, grads, strict=True):
                 views[place.name].copy_(g[0])
@@ -200,7 +200,7 @@ class SequentialClients:
         self.each(np.ones(len(theta), dtype=np.int64), one)
         return out
 
-    def walk(self, theta: Tensor, by: Walk, batch: Batch) -> None:
+    def walk(self, theta: Tensor, by: Walk, batch: Batch) -> Tensor:
         """Move theta (m, d), in place, where local steps lead."""
         start = theta.clone()
 
@@ -219,6 +219,7 @@ class SequentialClients:
                 theta[i, p:] = torch.where(move[p:] > 0, theta[i, p:], start[i, p:])
 
         self.each(by.steps, one)
+        return theta
 
     def outputs(self, theta: Tensor, x: Any) -> Tensor:
         """What a model (d,) makes of inputs (b, ...), in evaluation mode."""
