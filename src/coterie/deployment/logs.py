@@ -60,7 +60,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class RunLog:
-    """The exchanges of a run and how it stands: ``watch`` of a :class:`~coterie.engines.remote.Remote`.
+    """The exchanges of a run and how it stands: ``watch`` of a coordinator of remote sites.
 
     The run's folder gets ``log.jsonl`` and ``status.json``. A full disk stops the log, not the run.
     """

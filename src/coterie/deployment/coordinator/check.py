@@ -15,7 +15,7 @@ from coterie.engines import checkpoint, wire
 from coterie.errors import LONGEST, CoterieError, listed, shortened
 
 if TYPE_CHECKING:
-    from coterie.engines.remote import Transport
+    from coterie.engines.transport_and_participants import Transport
 
 
 RESULT = "result/check.json"
