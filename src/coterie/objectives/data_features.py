@@ -21,8 +21,9 @@ WIDE = 64  # columns of wider inputs, such as images, that are looked at: so man
 def comparable(objective: Any, w: Any = None, personal: Sequence[str] = ()) -> GLM | None:
     """Clients' rows as a table: a GLM's own; flat inputs and outcomes of softmax, or of a net, that lie in memory.
 
-    With a net's model ``w`` (d,) they are what enters its ``personal`` layers, instead of inputs. Rows that are not
-    finite weigh nothing; outcomes that are no number each count as 0. None for other objectives.
+    With a net's model ``w`` (d,) they are what enters its ``personal`` layers, instead of inputs; else, where outcomes
+    are masks of images, every pixel is a row of its channels and of what it is. Rows that are not finite weigh nothing;
+    other outcomes that are no number each count as 0. None for other objectives.
     """
     if isinstance(objective, GLM):
         return objective
@@ -30,18 +31,22 @@ def comparable(objective: Any, w: Any = None, personal: Sequence[str] = ()) -> G
     if not (hasattr(held, "X") and hasattr(held, "y") and hasattr(objective, "starts")):
         return None
     _, rows = owned_rows(objective.starts, objective.stops)
-    X, y = (np.asarray(v[rows], dtype=np.float64).reshape(len(rows), -1) for v in (held.X, held.y))
+    X, y = (np.asarray(v[rows], dtype=np.float64) for v in (held.X, held.y))
+    pixels = 1
     if w is not None and hasattr(objective, "architecture"):
         from coterie.objectives.deep.features import backbone_features
 
         X = backbone_features(objective, w, personal, rows)
+    elif len(X) and X.ndim > 3 and y[0].squeeze().shape == X.shape[2:]:
+        X, pixels = np.moveaxis(X, 1, -1), X[0, 0].size
+    X, y = (v.reshape(len(rows) * pixels, -1) for v in (X, y))
     if X.shape[1] > WIDE:
         X = X @ frequencies(0, WIDE, X.shape[1], np.sqrt(X.shape[1])).T
     y = y[:, 0] if y.shape[1] == 1 else np.zeros(len(y))
     sound = np.isfinite(X).all(axis=1) & np.isfinite(y)
-    X, y, weight = (np.where(sound[:, None], X, 0.0), np.where(sound, y, 0.0), objective.weights[rows] * sound)
-    ends = np.cumsum(objective.counts)
-    return GLM(np.ascontiguousarray(X), y, np.zeros(len(y)), weight, ends - objective.counts, ends)
+    weight = np.repeat(objective.weights[rows] / pixels, pixels) * sound
+    X, y, ends = np.where(sound[:, None], X, 0.0), np.where(sound, y, 0.0), pixels * np.cumsum(objective.counts)
+    return GLM(np.ascontiguousarray(X), y, np.zeros(len(y)), weight, ends - pixels * objective.counts, ends)
 
 
 def _values(objective: GLM, columns: Ints, centre: Floats, unit: Floats) -> tuple[Ints, Floats, Floats]:
