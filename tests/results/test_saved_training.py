@@ -1,15 +1,18 @@
-"""Code of a user's own in saved models: taken from the call alone, and only if its file is that of the training."""
+"""Code of a user's own in saved models: taken from the call alone, and only if it is that of the training."""
 
 from __future__ import annotations
 
 import json
 import sys
+import types
+from functools import partial
 
 import numpy as np
 import pytest
 
 from coterie import load
 from coterie.errors import CoterieError
+from coterie.methods.user_defined_method import digest
 from coterie.results import saved_training as store
 from coterie.runs.config import Config
 from coterie.runs.training import train
@@ -95,6 +98,34 @@ def test_a_model_may_be_given_as_what_makes_it(saved) -> None:
         load(out, model=torch.nn.Linear, allow=["ownnet:loss"]).predict(ROWS, "1")
     with pytest.raises(CoterieError, match=names("allow list import paths")):
         load(out, allow="ownnet:net")
+
+
+CELL = """
+import torch
+def makes(width): return torch.nn.Linear(width, 2)
+def others(width): return torch.nn.Linear(width, 3)
+class Net(torch.nn.Module):
+    def forward(self, x): return x + 1
+class Other(torch.nn.Module):
+    def forward(self, x): return x + 2
+"""
+
+
+@pytest.mark.parametrize("file", [None, "cell.py"])
+def test_the_digest_is_of_the_code_not_of_its_file_alone(tmp_path, monkeypatch, file) -> None:
+    path, modules = tmp_path / "cell.py", []
+    path.write_text(CELL)
+    for _ in range(2):
+        monkeypatch.setitem(sys.modules, "cell", made := types.ModuleType("cell"))
+        if file:
+            made.__file__ = str(path)
+        exec(compile(CELL, "cell", "exec"), vars(made))  # noqa: S102
+        modules.append((made, {name: digest(vars(made)[name]) for name in ("makes", "others", "Net", "Other")}))
+    (_, first), (cell, again) = modules
+    assert first == again and len({*first.values()}) == 4
+    assert digest(partial(cell.makes, 3)) == first["makes"]
+    assert digest(lambda: cell.makes(3)) == digest(lambda: cell.makes(3)) != digest(lambda: cell.others(3))
+    assert digest(torch.nn.Sequential(torch.nn.ReLU())) != digest(torch.nn.Sequential(torch.nn.Tanh()))
 
 
 @pytest.fixture

@@ -74,13 +74,32 @@ class Permitted:
 
 
 def digest(made: Any) -> str:
-    """SHA-256 of the file that defines a function or a class, in hexadecimal; empty where it is in none."""
+    """SHA-256, in hexadecimal, of what defines a function or a class: the file that it is in and its name there.
+
+    A lambda, a function within another and one of a notebook have no such name or file: theirs is of what they compile
+    to as well, which another version of Python may do otherwise; that of a torch module is of its layers, too.
+    """
     while isinstance(made, partial):
         made = made.func
     made = inspect.unwrap(made)
-    module = sys.modules.get(getattr(made, "__module__", None) or type(made).__module__)
-    file = getattr(module, "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+    layers = repr(made) if hasattr(made, "state_dict") and not isinstance(made, type) else ""
+    made = made if isinstance(made, type) or inspect.isroutine(made) else type(made)
+    name, file = made.__qualname__, getattr(sys.modules.get(made.__module__), "__file__", None)
+    parts: list[Any] = [Path(file).read_bytes() if file else b"", layers]
+    if file and "<" not in name:
+        parts.append(name)
+    elif not isinstance(made, type):
+        parts.append(_compiled(getattr(made, "__code__", None)))
+    else:
+        parts += [(key, _compiled(getattr(part, "__code__", None))) for key, part in vars(made).items()]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _compiled(code: Any) -> Any:
+    """What a function does, wherever it stands."""
+    if not hasattr(code, "co_code"):
+        return sorted(map(repr, code)) if isinstance(code, frozenset) else repr(code)
+    return code.co_code, code.co_names, [_compiled(const) for const in code.co_consts]
 
 
 def named(path: str, what: str, folder: Path | None = None, copies: bool = True) -> Any:
