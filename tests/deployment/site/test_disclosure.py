@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.federation_toml import SITE, Config
 from coterie.deployment.schema import Schema, propose
 from coterie.deployment.site import releases
@@ -26,6 +27,7 @@ from coterie.methods import dp_sgd, fedavg
 from coterie.methods.clustered_l2gd.strong_convexity import send_constants
 from coterie.methods.groups.find import halved
 from coterie.methods.networks.spaces import embed, radii
+from coterie.methods.registry import FITTED
 from coterie.methods.tree.penalised_tree import describe
 from coterie.objectives.clipped_gradients import clipped_gradients
 from coterie.options import declared
@@ -270,6 +272,27 @@ def test_only_sums_of_exact_fits_read_a_table_unless_its_owner_names_others(tmp_
     say(host, kind="about", run="r")
     assert "values" in say(host, **asked | {"work": work_name(send_constants), "message": {"at": ""}})
     assert "read a table" in say(host, **asked | {"work": work_name(describe)})["refused"]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "ditto", "ifca", "found-groups", "group-penalty"])
+def test_a_site_that_lets_only_some_of_a_methods_works_read_refuses_before_it_begins(tmp_path, name):
+    own = FITTED[name].method_class.__mro__
+    asked = RunConfig(name, {"formula": "los ~ age"}).asked(None)["works"]
+    room = ["coterie.methods.local_training.*"]
+    for works in (room, [*room, "coterie.methods.groups.*"]):
+        member = Member("davos", "data.csv", 5, disclosure={"works": works})
+        with pytest.raises(CoterieError, match=r"does not let coterie\.methods\.\w+.* read a table"):
+            need_all(member, asked)
+    need_all(Member("davos", "data.csv", 5, disclosure={"works": ["coterie.methods.*"]}), asked)
+    assert any(start == f"{made.__module__}:" for start in asked for made in own)
+    host = place(tmp_path / "davos", patients(), disclosure={"works": room})
+    told = say(host, **opening(ranged(patients()), works=asked))
+    assert "read a table" in told["refused"]
+
+
+def need_all(member, starts):
+    for start in starts:
+        member.need_some(start)
 
 
 def test_works_that_fail_leave_no_trace_but_a_bit_that_is_counted(tmp_path):

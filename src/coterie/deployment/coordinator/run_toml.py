@@ -11,6 +11,9 @@ from coterie import files
 from coterie.deployment import toml
 from coterie.deployment.federation_toml import RUN, Config
 from coterie.errors import CoterieError, nearest
+from coterie.imports import marks_work
+from coterie.methods.groups.evaluation import held_loss
+from coterie.methods.method import TRAINED_ON_ROWS, Method
 from coterie.methods.registry import FITTED, METHODS
 from coterie.options import Option, check
 
@@ -70,8 +73,17 @@ class RunConfig:
         # a method over rounds begins with works of others: a site that refuses its own is to say so before
         method = FITTED[self.program] if self.fits else None
         task = {k: v for k, v in self.task.items() if k != "cluster" or method is None or not method.flat}
-        own = {"works": f"coterie.methods.{method.rounds.partition('.')[0]}."} if method and method.rounds else {}
+        own = {"works": _works(method)} if method and method.rounds else {}
         return {"kind": "table", **task, "schema": None if schema is None else schema.plain(), **own}
+
+
+def _works(method: Method) -> list[str]:
+    """How the works begin that a method over rounds needs: those of its room, and those of its class of rounds."""
+    found = [f"coterie.methods.{method.rounds.partition('.')[0]}."]
+    if method.fits == TRAINED_ON_ROWS:
+        mine = (made.__module__ for made in method.method_class.__mro__)
+        found += [f"{next(filter(marks_work, mine))}:", f"{held_loss.__module__}:"]
+    return found
 
 
 def digest(folder: Path, run_id: str) -> str:

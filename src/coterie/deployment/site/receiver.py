@@ -262,8 +262,8 @@ class SiteReceiver:
         """Prepare a run, or say again what was prepared: who is here."""
         before, asked = self._opened(run), {"task": task, "seed": seed}
         if self.member.guarded:
-            if task.get("works") and not self.member.privacy:
-                self.member.need_some(str(task["works"]))
+            for start in task.get("works", ()) if not self.member.privacy else ():
+                self.member.need_some(str(start))
             self._count_formula(task, None if before is None else before["asked"]["task"])
         data = self._data_digest(task)
         if before is not None:
