@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from contextlib import suppress
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read where torch is loaded, by commands that tests start, too
 
@@ -17,6 +18,9 @@ gc.disable()
 # Modules are compiled once, not by every one of the hundreds of commands and sites that tests start.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Losses of power are not tried, so no test waits for the disk.
+os.fsync = lambda file: None
 
 # The first call of a kernel compiles it, so time says nothing; the same examples every time, so a failure repeats.
 settings.register_profile("coterie", deadline=None, derandomize=True)
@@ -43,6 +47,33 @@ def pytest_collection_finish(session):
     gc.freeze()
     gc.set_threshold(10_000, 20, 10)
     gc.enable()
+
+
+def pytest_configure(config):
+    """Processes of one run wait for a kernel that one of them compiles, and read what it has cached."""
+    if not hasattr(config, "workerinput"):
+        return
+    with suppress(ImportError):  # no such locks here: a kernel may be compiled by each
+        import fcntl
+
+        from numba.core.compiler_lock import global_compiler_lock
+        from numba.core.dispatcher import Dispatcher
+
+        compile_here, held = Dispatcher.compile, set()
+
+        def compile_once(kernel, signature):
+            path = kernel.py_func.__code__.co_filename
+            if path in held or not kernel._cache.cache_path:
+                return compile_here(kernel, signature)
+            with global_compiler_lock, open(path) as source:
+                fcntl.flock(source, fcntl.LOCK_EX)  # files call each other's kernels one way, so none waits for ever
+                held.add(path)
+                try:
+                    return compile_here(kernel, signature)
+                finally:
+                    held.remove(path)
+
+        Dispatcher.compile = compile_once
 
 
 def pytest_xdist_auto_num_workers(config):

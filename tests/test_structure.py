@@ -227,7 +227,9 @@ def global_random(name: str, module: ast.Module) -> list[str]:
     used = [
         (node.lineno, node.attr)
         for node in ast.walk(module)
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in {"np.random", "numpy.random"}
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Attribute)
+        and ast.unparse(node.value) in {"np.random", "numpy.random"}
     ]
     named = [(line, t.rpartition(".")[2]) for line, t in imported(name, module) if t.startswith("numpy.random.")]
     own = [(line, "random") for line, target in imported(name, module) if target.partition(".")[0] == "random"]

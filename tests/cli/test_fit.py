@@ -108,7 +108,7 @@ def test_over_rounds(method):
     arguments = ["--method", method, "--gamma", "2", "--lam", "3", "--splits", "1"]
     arguments += [
         "--rounds",
-        "steps=3e3",
+        "steps=5e2",
         "--rounds",
         "coordinator=peers",
         "--rounds",
@@ -118,7 +118,7 @@ def test_over_rounds(method):
     ]
     ran, result = fit(table(), "--cluster", "sector", *arguments)
     run = result.settings["rounds"]
-    assert run["asked"] == {"steps": 3000, "coordinator": "peers", "p0": 0.1, "p": [0.1, 0.2]}
+    assert run["asked"] == {"steps": 500, "coordinator": "peers", "p0": 0.1, "p": [0.1, 0.2]}
     assert method in result.comparison.index and result.method == method
     assert "Over rounds with p0 = 0.100, p = 0.100, 0.200, step size " in ran.out
     assert "Communications: " in ran.out and " expected" in ran.out

@@ -28,12 +28,6 @@ def fed(engine):
     return make_federation(engine, quadratic(M, k=K), [[22, 3, 8], list(range(9, 22)), [0, 1, 2, 4, 5, 6, 7]])
 
 
-@pytest.fixture(autouse=True)
-def no_power_cut(monkeypatch):
-    """Files need not reach the disk: here processes die, machines do not, and waiting for disks takes minutes."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 @pytest.fixture
 def state_folder():
     """A folder in memory where the machine has one: every exchange of every site renames and removes files in it."""
@@ -58,11 +52,12 @@ ALIKE = {
 }
 """Rows whose options (drawn rows, a head, codes) meet faults in another row of their method, or of one like it."""
 KEPT = ("deep-fedavg", "deep-fedbn")
-DIVIDED = ("test_a_site_for_every_client", "test_threads_change_nothing")
+DIVIDED = ("test_a_site_for_every_client", "test_threads_change_nothing", "test_one_client_is_enough")
 WHOLE = (*KEPT, "deep-group-sgd", "deep-async-l2gd", "deep-bias-correction", "deep-similarity-network")
 """Nets that take the laws of ``DIVIDED``: one row for local steps, statistics of layers, clusters, heads of groups,
-clients asked more than once, and a network. Methods of the other rows take these laws without a net, and nets of all
-rows the partitions at random, in which some sites have one client, and the blocks."""
+clients asked more than once, and a network. Methods of the other rows take these laws without a net, methods of rows
+that are ``ALIKE`` on their plain row, and all rows the partitions at random, in which some sites have one client, and
+the blocks."""
 
 
 def row_of(item):
@@ -82,6 +77,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         name = row_of(item)
         alike = name in ALIKE or (name.startswith("deep-") and name not in KEPT)
-        divided = name.startswith("deep-") and name not in WHOLE and item.name.startswith(DIVIDED)
-        if (alike and item.name.startswith(FAULTS)) or divided:
+        divided = name in ALIKE or (name.startswith("deep-") and name not in WHOLE)
+        if (alike and item.name.startswith(FAULTS)) or (divided and item.name.startswith(DIVIDED)):
             item.add_marker(pytest.mark.soak)

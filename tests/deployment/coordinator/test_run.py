@@ -100,21 +100,21 @@ def test_weights_are_relative_to_the_mean_of_all_sites(family, tmp_path):
 
 def test_rounds_of_async_l2gd_are_those_of_one_process(place, table):
     coordinator, homes = place
-    options = {"gamma": 1.0, "rounds": {"steps": 300}}
+    options = {"gamma": 1.0, "rounds": {"steps": 60}}
     home = begin(coordinator, "rounds", {"program": "async-l2gd", "task": TASK, "options": options, "seed": 3})
     run(transport(homes), coordinator, "rounds")
     here = coterie.fit(table, FORMULA, client="hospital", family="binomial", method="async-l2gd", splits=0,
-                       missing="drop", gamma=1.0, rounds={"steps": 300, "seed": 3})  # fmt: skip
+                       missing="drop", gamma=1.0, rounds={"steps": 60, "seed": 3})  # fmt: skip
     there = fitted(home)
     np.testing.assert_allclose(there.model.client, here.model.client, rtol=1e-10, atol=1e-12)
-    said = [[n.split("coefficients are")[0] for n in f.notes if "After 300 steps" in n] for f in (there, here)]
+    said = [[n.split("coefficients are")[0] for n in f.notes if "After 60 steps" in n] for f in (there, here)]
     assert said[0] == said[1] and len(said[0]) == 1
 
 
 def test_what_a_fit_says_of_itself_is_said_of_one_at_sites_too(exact, place, table):
     """A step that is too long, and variances of zero."""
     coordinator, homes = place
-    options = {"gamma": 1.0, "rounds": {"steps": 300, "eta": 10.0}}
+    options = {"gamma": 1.0, "rounds": {"steps": 20, "eta": 10.0}}
     home = begin(coordinator, "far", {"program": "async-l2gd", "task": TASK, "options": options, "seed": 3})
     run(transport(homes), coordinator, "far")
     assert any("above" in note and "eta" in note for note in fitted(home).notes), fitted(home).notes

@@ -15,7 +15,10 @@ from tests.deployment.nvflare import strangers
 from tests.deployment.nvflare.deployed import deployed
 
 # NVFlare gives aiohttp an argument of an old name.
-pytestmark = pytest.mark.filterwarnings("ignore:ssl_context is deprecated:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,  # all of them, one after another, as they share a deployment
+    pytest.mark.filterwarnings("ignore:ssl_context is deprecated:DeprecationWarning"),
+]
 
 CASE = "own-40-3"
 
@@ -36,7 +39,6 @@ def test_a_run_gives_the_numbers_of_one_process(place):
     assert "plain" in [job["job_name"] for job in state["jobs"]]
 
 
-@pytest.mark.slow
 def test_processes_that_are_killed_change_nothing(place):
     """The job's process of a site first, then that of the coordinator, each at some exchange."""
 

@@ -36,6 +36,14 @@ def cluster():
     ray.shutdown()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """All tests of Ray count as slow, so that they stand together and one process begins it."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.slow)
+
+
 FREE = []
 
 

@@ -21,7 +21,7 @@ from tests.contract.test_laws import same
 from tests.engines.ray.driver import run
 
 ray = pytest.importorskip("ray")
-pytestmark = [pytest.mark.usefixtures("pool"), pytest.mark.slow]
+pytestmark = pytest.mark.usefixtures("pool")
 kills = pytest.mark.parametrize(
     "seed", [0, *(pytest.param(s, marks=pytest.mark.soak) for s in range(1, 20))], ids=lambda s: f"seed {s}"
 )

@@ -1,7 +1,6 @@
 """Secure sums in a federation: the laws of the contract hold, whoever is lost between the two steps."""
 
 import functools
-import os
 
 import numpy as np
 import pytest
@@ -35,12 +34,6 @@ every_case = pytest.mark.parametrize(
         if c.name != BEYOND and not c.name.startswith("deep-")
     ],
 )
-
-
-@pytest.fixture(autouse=True)
-def no_power_cut(monkeypatch):
-    """Files need not reach the disk: here processes die, machines do not."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def federation(sites=SITES, secure=Secure(), m=M, k=1, **options):  # noqa: B008

@@ -75,7 +75,7 @@ def losses(method, **options):
     run = method(pairs=pairs, metric=Metric.plain(D), eta=0.05, **options)
     objective = NoisyQuadratic(*(np.concatenate(part) for part in zip(*map(clients, SENDERS), strict=True)))
     fed = InProcess(objective, np.zeros(m * (N + 1), dtype=np.int64))
-    states = run.run(fed, range(1000, 1501, 5), run.init(fed, np.full((m, D), 2.0)))
+    states = run.run(fed, range(400, 801, 5), run.init(fed, np.full((m, D), 2.0)))
     return np.mean([np.sum(s["x"] ** 2, axis=1) / 2 for s in states], axis=0)
 
 

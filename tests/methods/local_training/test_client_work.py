@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from coterie.objectives.quadratic import Quadratic
 from tests.engines.faults import Faults, Loopback
 from tests.messages import names
 from tests.methods.layered import layered
-from tests.methods.local_training.test_rounds import every, last, quadratic
+from tests.methods.local_training.test_rounds import METHODS, every, last, quadratic
 
 pytestmark = pytest.mark.usefixtures("in_full")
 
@@ -157,22 +158,30 @@ def test_codecs_that_lose_nothing_change_nothing(method, codecs):
         np.testing.assert_allclose(found["w"], expected["w"], rtol=1e-12)
 
 
+def falling(method, up, down):
+    """Eighty rounds of a method by steps that fall, over two codecs."""
+    method = replace(method, eta=(lambda t: 2.0 / (t + 10)), up=up, down=down)
+    if isinstance(method, PFedMe):
+        method = replace(method, lam=1.0)
+    start = np.array([[0.0, 0.0], [3.0, 3.0]]) if isinstance(method, IFCA) else None
+    fed = InProcess(quadratic())
+    return last(method, fed, 80, method.init(fed, start))["w"]
+
+
+@cache
+def uncoded(kind):
+    return falling(next(m for m in METHODS if isinstance(m, kind)), "none", "none")
+
+
 @every
 @pytest.mark.parametrize("codecs", [("topk:0.5", "none"), ("none", "tv:4"), ("sign", "float16"), ("tv:2", "tv:4")])
 def test_what_codecs_lose_is_made_up_for(method, codecs):
     """With steps that fall, errors that are remembered vanish."""
-    o = quadratic()
     if isinstance(method, L2GD) and codecs[0] != "none":
         with pytest.raises(CoterieError, match="would lose the same part of them in every round"):
             replace(method, up=codecs[0])
         return
-    falls = replace(method, eta=(lambda t: 2.0 / (t + 10)), up=codecs[0], down=codecs[1])
-    if isinstance(method, PFedMe):
-        falls = replace(falls, lam=1.0)
-    plain = replace(falls, up="none", down="none")
-    start = np.array([[0.0, 0.0], [3.0, 3.0]]) if isinstance(method, IFCA) else None
-    found, expected = (last(m, fed := InProcess(o), 80, m.init(fed, start))["w"] for m in (falls, plain))
-    np.testing.assert_allclose(found, expected, atol=0.05)
+    np.testing.assert_allclose(falling(method, *codecs), uncoded(type(method)), atol=0.05)
 
 
 @every

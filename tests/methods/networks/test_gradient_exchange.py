@@ -83,7 +83,7 @@ def test_seeds_of_its_rivals_are_whole_numbers(seed):
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("feedback", ["none", "ef", "ef21"])
-@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize("d", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_gradients_of_zeros_and_short_ones_travel(codec, feedback, d):
     transport, own = GradientExchange(up=codec, down=codec, feedback=feedback), Layout.of([f"a{j}" for j in range(d)])
     still = run(np.zeros((6, d)), layout=own, transport=transport)

@@ -1,6 +1,7 @@
 """The search against SciPy on the dense deviance from several starts: never above the best by more than 1e-5."""
 
 import warnings
+from itertools import product
 
 import numpy as np
 import pytest
@@ -65,16 +66,26 @@ def check(t, covariance, own=False, reml=False, seed=0):
     assert ours <= best_of_scipy(f, state.x, a, np.random.default_rng(seed)) + 1e-5
 
 
-@pytest.mark.parametrize("covariance", ["diagonal", "full"])
-@pytest.mark.parametrize("reml", [False, True], ids=["ml", "reml"])
-@pytest.mark.parametrize("name", CASES)
+def crossed(names, first, second):
+    """Each name with each of ``first`` and each of ``second``, every other one of them for the soak alone."""
+    ways = product(enumerate(names), enumerate(first), enumerate(second))
+    return [
+        pytest.param(name, one, other, marks=() if (i + j + k) % 2 else pytest.mark.soak)
+        for (i, name), (j, one), (k, other) in ways
+    ]
+
+
+@pytest.mark.parametrize(("name", "reml", "covariance"), crossed(CASES, [False, True], ["diagonal", "full"]))
 def test_gaussian(name, reml, covariance):
     check(table(len(name), **{"counts": EIGHT} | CASES[name]), covariance, reml=reml)
 
 
-@pytest.mark.parametrize("family", ["binomial", "poisson"])
-@pytest.mark.parametrize("covariance", ["isotropic", "diagonal"])
-@pytest.mark.parametrize("name", ["plain", "two clusters", "three levels", "tiny client variance", "three columns"])
+LAPLACE = ("plain", "two clusters", "three levels", "tiny client variance", "three columns")
+
+
+@pytest.mark.parametrize(
+    ("name", "covariance", "family"), crossed(LAPLACE, ["isotropic", "diagonal"], ["binomial", "poisson"])
+)
 def test_laplace(name, covariance, family):
     """Clients large enough that no direction is separated (there the optimum is at infinity)."""
     counts = (14, 18, 12, 20, 15, 13, 17, 16)
