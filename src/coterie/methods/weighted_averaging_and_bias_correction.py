@@ -83,27 +83,35 @@ class WeightedAveraging(Stepwise):
 
     def gradients(self, fed: Federation, state: State, **how: Any) -> tuple[Floats, Floats, Bools, Bools, State]:
         """g_0 and g_avg (M, d) at x, whether each is there (M,), and what ``Guarded`` remembers."""
-        pairs, metric, M = self.pairs, self.metric, len(self.pairs.main)
         guard = {name: getattr(self, name) for name in ("aggregator", "participation", "remember", "seed")}
-        guarded = Guarded(fed, state, {"theta": metric.at}, units=metric.gradient, **guard)
+        alone = self.aggregator is not None or self.participation < 1.0 or self.remember  # all are looked at together
+        found, size = [], len(self.metric.at)
+        for first, last in [(0, len(self.pairs.main))] if alone else self.pairs.blocks(size):
+            guarded = Guarded(fed, state, {"theta": self.metric.at}, units=self.metric.gradient, **guard)
+            M = last - first
+            sums = guarded.total(weighted_gradient, **self._request(state, slice(first, last), **how))
+            there, state = sums["weight"] > 0.0, state | guarded.state
+            g = sums["g"] / np.where(there, sums["weight"], 1.0)[:, None]
+            found.append((g[:M], g[M:], there[:M], there[M:]))
+        g_0, g_avg, present, helped = (np.concatenate(part) for part in zip(*found, strict=True))
+        return g_0, g_avg, present, helped, guarded.state
+
+    def _request(self, state: State, some: slice, eta: Any = None, correction: Any = None, **how: Any) -> State:
+        """What some main clients and their collaborators are asked; local steps of eta take ``correction`` off."""
+        pairs, M = self.pairs.of_main(some), some.stop - some.start
         message = {"t": state["t"], "local": self.local, "batch": self.batch, "stream": "rows"} | how
         message |= {"to": pairs.request_client, "by": pairs.request_group, "groups": 2 * M}
-        theta, weight = metric.theta(state["x"])[pairs.request_main], np.concatenate([np.ones(M), pairs.tau])
-        message |= {"theta": PerRow(theta), "weight": PerRow(weight)}
-        sums = guarded.total(weighted_gradient, **message)
-        there = sums["weight"] > 0.0
-        g = sums["g"] / np.where(there, sums["weight"], 1.0)[:, None]
-        return g[:M], g[M:], there[:M], there[M:], guarded.state
+        if eta is not None:
+            shift = self.metric.cotangent(correction[some])[pairs.request_main]
+            shift[:M] = 0.0
+            own = PerRow(eta[some][pairs.request_main])
+            message |= {"shift": PerRow(shift), "P": self.metric.preconditioner, "eta": own}
+        theta = self.metric.theta(state["x"][some])[pairs.request_main]
+        return message | {"theta": PerRow(theta), "weight": PerRow(np.concatenate([np.ones(M), pairs.tau]))}
 
     def direction(self, g_0: Floats, g_avg: Floats, alpha: Floats, helped: Bools, state: State) -> tuple[Floats, State]:
         """g (M, d), and what changes in the state; alpha (M, 1) is 0 for those that nobody ``helped``."""
         return (1.0 - alpha) * g_0 + alpha * g_avg, {}
-
-    def local_step(self, state: State, eta: Floats) -> State:
-        """How a local step is made of a gradient, from which collaborators take ``correction``."""
-        shift = self.metric.cotangent(self.correction(state))[self.pairs.request_main]
-        shift[: len(eta)] = 0.0
-        return {"shift": PerRow(shift), "P": self.metric.preconditioner, "eta": PerRow(eta[self.pairs.request_main])}
 
     def correction(self, state: State) -> Floats:
         """What is taken off collaborators' gradients (M, d)."""
@@ -117,7 +125,7 @@ class WeightedAveraging(Stepwise):
         """
         t = state["t"]
         alpha, eta = self.at("alpha", t), self.at("eta", t)
-        how = self.local_step(state, eta) if self.local > 1 else {}
+        how = {"eta": eta, "correction": self.correction(state)} if self.local > 1 else {}
         g_0, g_avg, present, helped, remembered = self.gradients(fed, state, **how)
         g, new = self.direction(g_0, g_avg, np.where(helped, alpha, 0.0)[:, None] * self.listens, helped, state)
         curvature = self.at("prior_curvature", t)[:, None]

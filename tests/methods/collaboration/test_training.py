@@ -7,6 +7,7 @@ import pytest
 
 from coterie import load
 from coterie.errors import CoterieError
+from coterie.methods.collaboration import collaborators
 from coterie.methods.registry import trained_method
 from coterie.runs.training import train
 from tests.messages import names
@@ -47,9 +48,11 @@ def loop(gradient, n, mains, helpers, *, eta, alpha, tau=1, beta=None, rounds=3)
     return out
 
 
+@pytest.mark.parametrize("at_once", [collaborators.AT_ONCE, 1])
 @pytest.mark.parametrize("tau", [1, 3])
 @pytest.mark.parametrize("name", ["weighted-averaging", "bias-correction"])
-def test_rounds_are_those_of_the_algorithm(name, tau):
+def test_rounds_are_those_of_the_algorithm_however_many_models_travel_at_once(name, tau, at_once, monkeypatch):
+    monkeypatch.setattr(collaborators, "AT_ONCE", at_once)
     four = problem()
     gradient, _ = gradients(four)
     at = [four.data.labels.index(label) for label in ("1", "2", "3")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, require_all_replies, work
 from coterie.methods.clustered_l2gd.client_work import describe_clients
 from coterie.numerics.arrays import Floats, Ints
+
+AT_ONCE = 2**22
+"""Numbers of models that travel at a time: of every main client one to each that helps it."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,21 @@ class Collaborators:
     def starts(self) -> Ints:
         """Where the pairs of every main client begin, and where the last ones end, (M + 1,)."""
         return np.searchsorted(self.pair_main, np.arange(len(self.main) + 1)).astype(np.int64)
+
+    def of_main(self, some: slice) -> Collaborators:
+        """Neighbouring main clients, with their collaborators."""
+        a, b = self.starts[some.start], self.starts[some.stop]
+        return Collaborators(self.main[some], self.pair_main[a:b] - some.start, self.pair_client[a:b], self.tau[a:b])
+
+    def blocks(self, size: int) -> list[tuple[int, int]]:
+        """Ranges of main clients whose requests, with models of ``size`` numbers, are ``AT_ONCE`` numbers at most."""
+        ends = np.arange(1, len(self.main) + 1) + self.starts[1:]
+        edges = [0]
+        while edges[-1] < len(self.main):
+            before = ends[edges[-1] - 1] if edges[-1] else 0
+            most = int(np.searchsorted(ends, before + AT_ONCE // max(size, 1), side="right"))
+            edges.append(max(most, edges[-1] + 1))
+        return list(pairwise(edges)) or [(0, 0)]
 
     @cached_property
     def request_client(self) -> Ints:
