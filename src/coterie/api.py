@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
+import pandas as pd
 
 from coterie.data.clients import Clients, mean_weight
 from coterie.data.columns import at_rows
@@ -17,6 +18,7 @@ from coterie.data.prepare_table import prepare
 from coterie.data.sort_keys import sort_keys
 from coterie.data.table import Table, as_name, as_names
 from coterie.data.table_files import read_table
+from coterie.deployment import federated_fit
 from coterie.deployment.federation_toml import is_federation
 from coterie.errors import CoterieError, listed
 from coterie.evidence.splits import need_groups
@@ -26,17 +28,13 @@ from coterie.results import table_config
 from coterie.results.fitting import Fitting
 from coterie.results.options import Options
 from coterie.results.result import FitResult
+from coterie.results.training_result import TrainingResult, train
 from coterie.runs import in_memory
 from coterie.runs.call import in_words_of_a_call, method_names, over_rounds, sections
 from coterie.runs.config import Config, document
 from coterie.runs.config_keys import Torch, engine_of
 from coterie.runs.labelled_networks import by_position
 from coterie.runs.labelled_options import LeftOut, aligned
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from coterie.results.training_result import TrainingResult
 
 
 @overload
@@ -243,8 +241,6 @@ def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> Fit
     if federated:
         return _over_sites(rows, model, given, methods)
     if isinstance(model, Torch):
-        from coterie.results.training_result import train
-
         with in_words_of_a_call():
             return train(Config.of(sections(rows, model, given)), methods)
     return _fit_table(rows, arguments | {"methods": tuple(methods or ())})
@@ -252,8 +248,6 @@ def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> Fit
 
 def _over_sites(folder: Any, model: Any, given: dict[str, Any], methods: Sequence[str] | None) -> FitResult:
     """A formula on rows that stay at the sites of a federation."""
-    from coterie.deployment import federated_fit
-
     if isinstance(model, Torch):
         raise CoterieError(
             "Sites run no code that comes in a call: write the net into a function that they allow, and train it with "
@@ -282,8 +276,6 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
             return _over_sites(found, bound.arguments["model"], said, methods)
         bound.apply_defaults()
         return _fit_table(bound.arguments["rows"], bound.arguments | more)
-    from coterie.results.training_result import train
-
     if rows is not None:
         tables = with_source(tables, in_memory.rows(rows))
     return train(Config.of(tables, folder), methods)

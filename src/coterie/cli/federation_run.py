@@ -73,11 +73,11 @@ def check(
     as_json: o.Json = False,
 ) -> None:
     """Ask every site for its clock, its versions and how its columns differ from those of others; no row moves."""
-    from coterie.deployment import federated_fit, folders
+    from coterie.deployment import folders
     from coterie.deployment.coordinator import check as checks
 
     home, _, engine = folders.opened(folder)
-    run_id = federated_fit.unused(home, "check")
+    run_id = folders.unused(home, "check")
     described = {"program": "check", "options": {"unite": unite}}
     with folders.begun(home, run_id, described), waiting("Asking the sites ..."):
         engine.run(home, run_id, timeout)

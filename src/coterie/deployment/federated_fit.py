@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie.deployment import folders
+from coterie.deployment.coordinator.run import verify
+from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.federation_toml import LONGEST
 from coterie.errors import CoterieError, listed
 from coterie.families import DEFAULT
 from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names
+from coterie.results.load import load
 from coterie.results.options import Columns, Options
+from coterie.results.result import FitResult
 from coterie.results.table_config import plain
-
-if TYPE_CHECKING:
-    from coterie.results.result import FitResult
 
 Go = Callable[[Any, Path, str, float], object]
 """What follows a run to its end: called with the engine, the coordinator's folder, the run's name and the seconds."""
@@ -90,11 +90,8 @@ def carried_out(
 
     Whatever the coordinator can know to be wrong is said before any site is asked, and leaves nothing behind.
     """
-    from coterie.deployment.coordinator.run import verify
-    from coterie.deployment.coordinator.run_toml import RunConfig
-
     home, config, engine = folders.opened(folder)
-    run_id = name or unused(home, what["program"])
+    run_id = name or folders.unused(home, what["program"])
     with folders.begun(home, run_id, what) as there:
         verify(home, RunConfig(**what), config)
         if go is None:
@@ -104,18 +101,8 @@ def carried_out(
     return there
 
 
-def unused(home: Path, program: str) -> str:
-    """A name for a run that is not taken."""
-    word = "".join(c if c.isalnum() else "-" for c in program).strip("-") or "run"
-    names = (f"{word}-{n}" for n in count(1))
-    return next(name for name in names if not (home / folders.RUNS / name).exists())
-
-
 def result_in(run: Path) -> FitResult | None:
     """The result of a formula's run; None of what is no model of a table."""
-    from coterie.results.load import load
-    from coterie.results.result import FitResult
-
     found = load(run / "result") if (run / "result" / "model.json").is_file() else None
     return found if isinstance(found, FitResult) else None
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,12 @@ def begun(folder: Path, run: str, program: Mapping[str, Any]) -> Iterator[Path]:
         if [path.name for path in home.iterdir()] == [RUN]:
             shutil.rmtree(home)
         raise
+
+
+def unused(home: Path, program: str) -> str:
+    """A name for a run that is not taken."""
+    word = "".join(c if c.isalnum() else "-" for c in program).strip("-") or "run"
+    return next(name for n in count(1) if not (home / RUNS / (name := f"{word}-{n}")).exists())
 
 
 def run_folder(folder: Path, run: str | None) -> Path:

@@ -11,14 +11,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie import files
 from coterie.engines import checkpoint
+from coterie.engines.policy import Exchanged
 from coterie.errors import CoterieError, shortened
-
-if TYPE_CHECKING:
-    from coterie.engines.policy import Exchanged
 
 LOG, STATUS = "log.jsonl", "status.json"
 AGAIN = "goes on in a new job"  # state of a run whose job ended and is followed by another

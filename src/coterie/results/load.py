@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import pandas as pd
 
 from coterie import files
 from coterie.errors import CoterieError, listed
 from coterie.results import saved_fit
 from coterie.results.result import FitResult
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from coterie.results.training_result import TrainingResult
+from coterie.results.training_result import TrainingResult
 
 
 class Result(Protocol):

@@ -7,16 +7,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from coterie import __version__
 from coterie.deployment.federation_toml import SCHEMA, Config
 from coterie.deployment.schema import Schema, unite
 from coterie.engines import checkpoint, wire
+from coterie.engines.transport_and_participants import Transport
 from coterie.errors import LONGEST, CoterieError, listed, shortened
-
-if TYPE_CHECKING:
-    from coterie.engines.transport_and_participants import Transport
-
 
 RESULT = "result/check.json"
 PATIENCE = 60.0
@@ -65,8 +63,6 @@ class Report:
 
 def check_sites(transport: Transport, schema: Schema | None, timeout: float = PATIENCE) -> Report:
     """Ask all sites how they stand, and wait ``timeout`` seconds; ``schema`` is the coordinator's."""
-    from coterie import __version__
-
     own = None if schema is None else schema.plain()
     request = wire.encode({"kind": "check", "schema": own})
     before = time.time()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,10 +25,7 @@ from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
 from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.arrays import Floats
-
-if TYPE_CHECKING:
-    from coterie.results.result import FitResult
-
+from coterie.results.result import FitResult
 
 Fit = Callable[[Remote], Estimates]
 Hold = Callable[[Mapping[str, Any]], Remote]

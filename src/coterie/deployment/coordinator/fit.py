@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from coterie.data.clients import Clients
+from coterie.data.design import Design
 from coterie.deployment.coordinator import identifiability
 from coterie.deployment.coordinator.comparison import compare_on_holdout
 from coterie.deployment.coordinator.run_toml import RunConfig
@@ -29,9 +30,6 @@ from coterie.results.options import Options
 from coterie.results.result import FitResult
 from coterie.runs.labelled_networks import by_position
 from coterie.runs.labelled_options import aligned
-
-if TYPE_CHECKING:
-    from coterie.data.design import Design
 
 NOTHING = (
     "No rows were held out, so this cannot say whether sharing helps: with one split (--splits 1) sites hold rows out "

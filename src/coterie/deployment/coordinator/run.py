@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from safetensors.numpy import save as to_bytes
 
 from coterie import files
+from coterie.data.prepare_table import check_choices
 from coterie.deployment import secure_sum_setup
 from coterie.deployment.coordinator.check import run_check
+from coterie.deployment.coordinator.fit import fit, settled
 from coterie.deployment.coordinator.run_toml import CHECK, RunConfig, digest
 from coterie.deployment.federation_toml import RUN, SCHEMA, Config
 from coterie.deployment.logs import RunLog
@@ -91,8 +94,6 @@ def verify(folder: Path, program: RunConfig, config: Config) -> None:
     if program.program == CHECK:
         return
     if "factory" not in (task := program.task):
-        from coterie.data.prepare_table import check_choices
-
         check_choices(task.get("family", DEFAULT), task.get("missing", "error"))
         if "formula" in task and (folder / SCHEMA).exists():
             schema = Schema.read(folder / SCHEMA)
@@ -101,8 +102,6 @@ def verify(folder: Path, program: RunConfig, config: Config) -> None:
             if lost := [name for name in named if name and name not in schema.columns]:
                 raise CoterieError(f"The schema has no column '{lost[0]}'.{nearest(lost[0], schema.columns)}")
     if program.fits:
-        from coterie.deployment.coordinator.fit import settled
-
         if config.privacy:
             raise CoterieError(
                 f"The sums of method '{program.program}' have no bound, so noise cannot make them private: leave "
@@ -197,8 +196,6 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
         return
     with fitting(f"The journal of run '{home.name}'", "Run again under another name.") if went else nullcontext():
         if program.fits:
-            from coterie.deployment.coordinator.fit import fit
-
             schema = schema_of(folder)
             call = written(
                 str(folder), program.task | program.options | {"method": program.program, "seed": program.seed}
@@ -243,14 +240,12 @@ def _trained(fed: Any, program: RunConfig, config: Config) -> dict[str, Any]:
 
 def _save(folder: Path, found: Mapping[str, Any]) -> None:
     """Arrays in ``arrays.safetensors``, and all else in ``result.json``, which is written last."""
-    from safetensors.numpy import save
-
     flat = dict(_flattened("", found))
     arrays = {
         k: np.ascontiguousarray(v) for k, v in flat.items() if isinstance(v, np.ndarray) and v.dtype.kind in "biuf"
     }
     rest = {k: _as_json(v) for k, v in flat.items() if k not in arrays}
-    checkpoint.write(folder / "arrays.safetensors", [save(arrays)])
+    checkpoint.write(folder / "arrays.safetensors", [to_bytes(arrays)])
     checkpoint.write(folder / "result.json", [json.dumps(rest, indent=1, ensure_ascii=False).encode()])
 
 

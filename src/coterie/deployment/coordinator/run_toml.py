@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from coterie import files
 from coterie.deployment import toml
 from coterie.deployment.federation_toml import RUN, Config
+from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, nearest
 from coterie.imports import marks_work
 from coterie.methods.groups.evaluation import held_loss
 from coterie.methods.method import TRAINED_ON_ROWS, Method
 from coterie.methods.registry import FITTED, METHODS
 from coterie.options import Option, check
-
-if TYPE_CHECKING:
-    from coterie.deployment.schema import Schema
 
 CHECK = "check"
 

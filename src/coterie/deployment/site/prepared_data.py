@@ -20,7 +20,6 @@ from coterie.deployment.schema import Schema, clusters_of
 from coterie.deployment.site.payload import tell_owner
 from coterie.deployment.site.releases import Behind
 from coterie.deployment.site.site_toml import Member
-from coterie.deployment.site.table import ROWS, arrays, guarded_arrays, told_counts, travelling
 from coterie.engines import checkpoint, wire
 from coterie.errors import CoterieError, NoRows
 from coterie.families import DEFAULT
@@ -34,6 +33,7 @@ _TABLE: dict[str, Any] = {
     "missing": "error", "schema": None, "hold": None, "mean_weight": None,
 }  # fmt: skip
 _FORM = 4  # of prepared arrays in the cache
+ROWS = ("X", "y", "offset", "weights", "starts", "stops")  # what an objective is made of
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     found = _from_table(folder, member, task, data)
     if hold is not None:
         from coterie.deployment.site.holdout import split_holdout
+        from coterie.deployment.site.table import told_counts
         from coterie.evidence.splits import share
 
         o, held = split_holdout(found.objective, found.labels, found.ids, hold)
@@ -109,6 +110,8 @@ def _from_table(folder: Path, member: Member, task: Mapping[str, Any], data: str
     path = folder / "cache" / f"{blake2b(key.encode(), digest_size=16).hexdigest()}"
     a = read_cached(path, key) if data else None
     if a is None:
+        from coterie.deployment.site.table import arrays, guarded_arrays  # which reads tables, as a cache does not
+
         a = (guarded_arrays if member.guarded else arrays)(folder, member, task, own, agreed)
         if data:
             write_cached(path, key, a)
@@ -157,6 +160,7 @@ def _from_factory(folder: Path, member: Member, task: Mapping[str, Any]) -> Prep
     if len(objective) == 0:
         raise NoRows(f"{name} made no clients.")
     from coterie.data.labels import encode, label_ids
+    from coterie.deployment.site.table import travelling
 
     labels = np.asarray(labels)
     groups = encode(np.asarray(rest[0]) if rest else np.zeros(len(objective), dtype=np.int64))

@@ -6,27 +6,29 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
+from pandas.util import hash_array
 
+from coterie.data.clients import Clients
 from coterie.data.columns import Column, at_rows
 from coterie.data.design import Design
 from coterie.data.labels import encode, label_text, spelling_notes
+from coterie.data.prepare_table import check_choices, prepare
 from coterie.data.table import Table
+from coterie.data.table_files import read_table
 from coterie.deployment.column_types import LARGEST, Mask, numbers
 from coterie.deployment.federation_toml import PROBLEM
 from coterie.deployment.schema import Schema, clusters_of, design_of, disagreements
+from coterie.deployment.site.formula_grammar import allowed
 from coterie.deployment.site.payload import tell_owner
+from coterie.deployment.site.prepared_data import ROWS
 from coterie.deployment.site.site_toml import RULES, Member
 from coterie.errors import CoterieError, NoRows, listed, shortened
 from coterie.families import family_named
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from coterie.data.clients import Clients
 
 LEFT_OUT = (
     "Sites whose owners set rules of disclosure leave out rows that cannot be used, and clip values to the ranges of "
@@ -34,7 +36,6 @@ LEFT_OUT = (
     "same."
 )
 """Said of every run over such sites, whatever rows they have."""
-ROWS = ("X", "y", "offset", "weights", "starts", "stops")  # what an objective is made of
 UNITE = "add them with 'coterie federation check --unite'."
 _UNFIT = f"Its table does not fit the run: '{PROBLEM}' in the site's folder says why."
 
@@ -69,8 +70,6 @@ def _need_labels(task: Mapping[str, Any], own: Schema) -> list[str]:
 
 def _table_of(path: Path, member: Member, task: Mapping[str, Any], own: Schema) -> tuple[pd.DataFrame, str]:
     """The site's table, and its column of clients; without one, the site is the client."""
-    from coterie.data.table_files import read_table
-
     table = read_table(path, _need_labels(task, own), own.na_values)
     if task["client"]:
         return table, task["client"]
@@ -79,8 +78,6 @@ def _table_of(path: Path, member: Member, task: Mapping[str, Any], own: Schema) 
 
 
 def _clients(table: pd.DataFrame, client: str, task: Mapping[str, Any], design: Design, missing: Any) -> Clients:
-    from coterie.data.prepare_table import prepare
-
     return prepare(
         table, task["formula"], client, tuple(clusters_of(task)), task["family"], task["offset"], task["weights"],
         missing, design, part=True,
@@ -95,9 +92,6 @@ def guarded_arrays(
     What is wrong with rows is kept in a file for the owner. Whatever goes wrong once rows are looked at is said in one
     and the same sentence.
     """
-    from coterie.data.prepare_table import check_choices
-    from coterie.deployment.site.formula_grammar import allowed
-
     check_choices(task["family"], task["missing"])
     _need_labels(task, own)
     design = allowed(task, own, agreed, member.disclosure)
@@ -262,8 +256,6 @@ def usable_rows(
     used too. ``least`` rows make a level that the schema has not used all the same; ``complete`` columns must have a
     value although the task does not use them. What was left out is said for the owner.
     """
-    import pandas as pd
-
     parsed, weights = design.parsed, task["weights"]
     names = dict.fromkeys([*parsed.outcome_columns, *parsed.columns, *(n for n in (task["offset"], weights) if n)])
     others = [name for name in complete if name not in names]
@@ -318,9 +310,6 @@ def row_ids(table: pd.DataFrame, own: Schema) -> npt.NDArray[np.uint64]:
 
     So a row that is added to the table, or moved in it, leaves the others who they are.
     """
-    import pandas as pd
-    from pandas.util import hash_array
-
     total = np.zeros(len(table), dtype=np.uint64)
     for name in sorted(set(own.columns) & set(table.columns)):
         seed = hash_array(np.array([name], dtype=object), categorize=False)
@@ -331,9 +320,6 @@ def row_ids(table: pd.DataFrame, own: Schema) -> npt.NDArray[np.uint64]:
 
 def _hashes(series: pd.Series[Any]) -> npt.NDArray[np.uint64]:
     """A number for every value, the same whether a column is of whole numbers, of others, or of text that has them."""
-    import pandas as pd
-    from pandas.util import hash_array
-
     if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iufb":
         values = series.to_numpy(dtype=np.float64)
         return np.where(np.isnan(values), np.uint64(0), hash_array(values + 0.0, categorize=False))
