@@ -296,19 +296,18 @@ def _alike(value: Any, default: Any) -> bool:
 def _fit_table(df: Any, arguments: dict[str, Any]) -> FitResult:
     """A formula on a table."""
     start = perf_counter()
-    fitting, fingerprint = _fitting(df, arguments)
-    return fitting.result(start, fingerprint)
+    return _fitting(df, arguments).result(start)
 
 
 def prepared(rows: Any, **options: Any) -> Fitting:
     """What :func:`fit` would fit, with its arguments: the clients and options, checked, before any work."""
     bound = inspect.signature(fit).bind(rows, options.pop("formula"), **options)
     bound.apply_defaults()
-    return _fitting(rows, bound.arguments)[0]
+    return _fitting(rows, bound.arguments)
 
 
-def _fitting(df: Any, arguments: dict[str, Any]) -> tuple[Fitting, str]:
-    """A fit of a table, once its rows are read and its options are checked; and the fingerprint of the rows."""
+def _fitting(df: Any, arguments: dict[str, Any]) -> Fitting:
+    """A fit of a table, once its rows are read and its options are checked."""
     if arguments["client"] is None:
         raise CoterieError("A formula needs client: name the column that says whose row it is.")
     for name in ("splits", "seed"):
@@ -343,14 +342,14 @@ def _fitting(df: Any, arguments: dict[str, Any]) -> tuple[Fitting, str]:
     if about.get("na_values") is not None:
         settings["na_values"] = about["na_values"]
     mean = 1.0 if weights is None else mean_weight(table[weights].floats[clients.order])
-    fitting = Fitting(clients, design, formula, options, settings, offset, weights, mean)
     used = [*design.parsed.outcome_columns, *design.columns, client, *cluster]
     used += [name for name in (offset, weights, order_by, split_by) if name is not None]
     fingerprint = table.fingerprint(used)
     source = about.get("source") or f"{in_memory.MARK}table {fingerprint}"
     said = {**arguments, **about, "rounds": options.rounds, "formula": formula, "client": client, "cluster": cluster}
-    call = table_config.written(source, said)
-    return replace(fitting, call=call), fingerprint
+    facts = {"design": design, "formula": formula, "offset": offset, "weights": weights, "mean_weight": mean}
+    facts |= {"data_fingerprint": fingerprint, "call": table_config.written(source, said)}
+    return Fitting(clients, options, settings, facts)
 
 
 def _read(path: str | Path, arguments: dict[str, Any]) -> pd.DataFrame:

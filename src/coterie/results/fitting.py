@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.metadata import version
 from time import perf_counter
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from coterie.data.clients import Clients
-from coterie.data.design import INTERCEPT, Design
+from coterie.data.design import INTERCEPT
 from coterie.data.identifiability import collinear, constant_within_clients, orthogonal_columns, shared_terms
 from coterie.errors import CoterieError, NotIdentified
 from coterie.evidence.comparison import BASELINES
@@ -42,20 +42,15 @@ EXACT = 1e-6
 
 @dataclass(frozen=True)
 class Fitting:
-    """One fit: the clients, what is asked for, and what is found on the way."""
+    """One fit: the clients, what is asked for, and fields of its result that are known before it: the ``facts``."""
 
     clients: Clients
-    design: Design | None
-    formula: str
     options: Options
     settings: dict[str, Any]
-    offset: str | None = None
-    weights: str | None = None
-    mean_weight: float = 1.0
-    call: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any]
 
-    def result(self, start: float, data: str) -> FitResult:
-        """Compare, choose, fit on all rows, and say what was found; ``data`` is the fingerprint of the table."""
+    def result(self, start: float) -> FitResult:
+        """Compare, choose, fit on all rows, and say what was found, and how long it took since the ``start``."""
         clients, options = self.clients, self.options
         problem, auto_shared = self.problem()
         if options.method != "auto" and FITTED[options.method].all_own:
@@ -75,10 +70,7 @@ class Fitting:
             sentences.append(words.beside_network(name, evidence is not None))
         sentences += words.after(clients, problem, name, fitted)
         ledger["seconds"] = perf_counter() - start
-        more: dict[str, Any] = {"notes": sentences, "ledger": ledger, "reason": reason, "data_fingerprint": data}
-        more |= {
-            name: getattr(self, name) for name in ("design", "formula", "offset", "weights", "mean_weight", "call")
-        }
+        more: dict[str, Any] = {**self.facts, "notes": sentences, "ledger": ledger, "reason": reason}
         if evidence is not None:
             best, index = evidence.recommended(), pd.Index(clients.labels, name=clients.name)
             alone = self.fit("local", problem, clients)[0].client
