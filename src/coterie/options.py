@@ -123,11 +123,8 @@ class Declared:
         if (tables := _tables(self.kind, value, self.name, what)) is not None:
             return tables
         if self.option.each:
-            if (
-                (value is self.default is None)
-                or (callable(value) and _is_union(self.kind))
-                or _inside(value, self.option)
-            ):
+            given = (callable(value) and _is_union(self.kind)) or _inside(value, self.option)
+            if given or value is self.default is None:
                 return value
             raise CoterieError(self.refusal(value, what))
         try:

@@ -175,12 +175,9 @@ def proposed(
     for name, column in found.columns.items():
         if name not in rows.names:
             notes.append(f"The table has no column '{name}', which stays in the schema: take it out if no site has it.")
-            continue
-        notes += [
-            f"In '{name}' {text}, which was read as missing: if it is a level, write it into the levels of '{name}'."
-            for text in filter(None, [rows[name].read_as_missing])
-            if column.kind.needs_levels
-        ]
+        elif column.kind.needs_levels and (text := rows[name].read_as_missing):
+            read = f"In '{name}' {text}, which was read as missing"
+            notes.append(f"{read}: if it is a level, write it into the levels of '{name}'.")
     columns = dict(found.columns)
     for text in units:
         name, sign, unit = text.partition("=")

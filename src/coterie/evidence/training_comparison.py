@@ -103,13 +103,13 @@ def compare(
     runs: dict[str, list[Trained]] = {}
     first: TrainingProblem | None = None
     groups: list[Ints | None] = []
-    watching, place = callbacks(config), checkpoints(config, folder, resume)
+    watching, place, seeds = callbacks(config), checkpoints(config, folder, resume), config.run["seeds"]
     if place is None and config.run["checkpoint_every"] != declared(Run)["checkpoint_every"].default:
         raise CoterieError(
             "checkpoint_every of [run] changes nothing without checkpoint, their folder: name one (or --out of coterie "
             "fit), or leave checkpoint_every out."
         )
-    for k, seed in enumerate(config.run["seeds"]):
+    for k, seed in enumerate(seeds):
         problem = TrainingProblem.of(config, seed)
         first = first or problem
         groups.append(problem.data.group if problem.data.known else None)
@@ -122,11 +122,7 @@ def compare(
             need_able(problem, name)  # what cannot be is said before anything is trained
         inner = problem.inside()
         for name in methods:
-            where = (
-                name
-                if alone and len(config.run["seeds"]) == 1
-                else f"seed {k + 1} of {len(config.run['seeds'])}, {name}"
-            )
+            where = name if alone and len(seeds) == 1 else f"seed {k + 1} of {len(seeds)}, {name}"
             own = None if place is None else place / f"{name.replace(':', '.')}-seed{seed}"
             again = resume and own is not None and (own / FILE).exists()
             setting = {} if again else pick(inner, name, watch, where)

@@ -262,11 +262,8 @@ class FitResult:
         if endless.any():
             notes.append(f"An end of the interval is too large a number in {rows_text(np.flatnonzero(endless))}.")
         if self.design is not None and (why >= 0).any():
-            notes += [
-                f"In '{c}' {table[c].read_as_missing}, which was read as missing."
-                for c in self.design.columns
-                if table[c].read_as_missing
-            ]
+            found = {c: table[c].read_as_missing for c in self.design.columns}
+            notes += [f"In '{c}' {texts}, which was read as missing." for c, texts in found.items() if texts]
         if interval is not None and not family_named(m.family).has_dispersion:
             notes.append("The intervals are for the mean, not for a new outcome.")
         out.attrs["notes"] = notes

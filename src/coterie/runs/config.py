@@ -78,10 +78,8 @@ class Config:
         found = {name: section(name, tables.get(name, {})) for name in SECTIONS}
         for name, kept in found.items():
             need_heeded(name, tables.get(name, {}), kept)
-        private = found["privacy"]
-        if "privacy" in tables and (
-            private["clip"] is None or (private["noise"] is None and private["epsilon"] is None)
-        ):
+        clip, *size = (found["privacy"][name] for name in ("clip", "noise", "epsilon"))
+        if "privacy" in tables and (clip is None or size == [None, None]):
             raise CoterieError("[privacy] needs clip, the bound of what a client (row) adds, and epsilon or noise.")
         method, options = _methods(
             tables.get("method", {}), tables.get("methods", {}), tables.get("network", {}), folder
@@ -91,14 +89,8 @@ class Config:
                 "validation of [data] changes nothing where no method chooses among settings, and no run has patience: "
                 "give a hyper-parameter a list of values, or leave validation out."
             )
-        return cls(
-            **found,
-            method=method,
-            options=options,
-            folder=folder or Path(),
-            permitted=None,
-            networked=bool(tables.get("network")),
-        )
+        tied = bool(tables.get("network"))
+        return cls(**found, method=method, options=options, folder=folder or Path(), permitted=None, networked=tied)
 
     @property
     def private(self) -> bool:
