@@ -261,10 +261,10 @@ def _network_figures(result: FitResult) -> list[Figure]:
         ends = np.asarray(i["edges"], dtype=np.int64).reshape(-1, 2)
         network = Network(len(groups), ends, np.asarray(i["weight"], dtype=np.float64))
         names = [str(label) for label in m.labels]
-        out.append(network_figure(network, spring_layout(network), groups + 1, names, client=one))
+        out.append(network_figure(network, spring_layout(network), groups + 1, names, one))
         if i.get("merges"):
             chosen = i["lam"] if 0.0 < i["lam"] < np.inf else None
-            out.append(merge_figure(i["merges"], network.n, groups + 1, names, chosen=chosen, client=one))
+            out.append(merge_figure(i["merges"], groups + 1, names, chosen, one))
     if i.get("tried"):
         out.append(_losses(i["tried"], i["lam"], result.loss))
     return out

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.errors import CoterieError
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.network import Network
 from coterie.report import words
@@ -25,71 +24,56 @@ each group, and how many clients the new one has."""
 
 
 def network_figure(
-    network: Network,
-    place: npt.ArrayLike,
-    groups: npt.ArrayLike | None = None,
-    names: Sequence[Any] | None = None,
-    *,
-    client: str = "client",
-    group: str = "group",
+    network: Network, place: Floats, groups: npt.NDArray[Any], names: Sequence[Any], client: str = "client"
 ) -> Figure:
-    """The network, its clients at places (n, 2) and in the colours of their groups: known clusters, or who merged.
+    """The network, its clients at places (n, 2) and in the colours of their groups (n,), of those that merged.
 
-    Names are shown where the pointer rests on a client, for 1,500 clients at most; ``client`` and ``group`` are nouns.
+    Names are shown where the pointer rests on a client, for 1,500 clients at most; ``client`` is a noun.
     """
-    n = network.n
-    at = _fitted(np.asarray(place, dtype=np.float64), n)
-    code, labels = _groups(groups, n)
+    n, at = network.n, _fitted(place)
+    code, labels = _groups(groups)
     inside = code[network.edges[:, 0]] == code[network.edges[:, 1]]
     size = float(np.clip(60.0 / np.sqrt(n), 1.6, 6.5))
     parts = _ties(network, at, code, inside)
     if n <= SHOWN:
-        for c, (x, y) in enumerate(at):
-            where = f": {words.short(labels[code[c]])}" if groups is not None else ""
-            title = words.short(names[c] if names is not None else c + 1) + where
-            parts.append(mark("circle", f"node {colour(code[c])}", title, cx=x, cy=y, r=size))
+        for name, g, (x, y) in zip(names, code, at, strict=True):
+            title = f"{words.short(name)}: {words.short(labels[g])}"
+            parts.append(mark("circle", f"node {colour(g)}", title, cx=x, cy=y, r=size))
     else:
         for g in range(len(labels)):
             dots = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in at[code == g])
             parts.append(mark("path", f"dots {colour(g)}", stroke_width=2.0 * size, d=dots))
-    legend, height = legend_rows(_legend(labels, code) if groups is not None else [], float(at[:, 1].max()) + 16.0)
+    legend, height = legend_rows(_legend(labels, code), float(at[:, 1].max()) + 16.0)
     pieces = int(network.components.max(initial=-1)) + 1
     many = words.one(client) if n == 1 else words.several(client)
     said = f"{n:,} {many}, {len(network):,} {'tie' if len(network) == 1 else 'ties'}"
     said += f", in {pieces:,} pieces" if pieces > 1 else ""
-    if groups is not None and len(network):
+    if len(network):
         share = float(network.weight[inside].sum() / network.weight.sum())
         kind = " by weight" if np.ptp(network.weight) > 0.0 else ""
-        said += f"; {words.percent(share)} of ties{kind} lie within a {group}, drawn in its colour"
+        said += f"; {words.percent(share)} of ties{kind} lie within a group, drawn in its colour"
     said += f". {EDGES:,} ties are drawn" if len(network) > EDGES else ""
     title = "Who is tied to whom"
     return Figure(title, picture(parts + legend, height, f"{title}: {said}."), f"{said}.")
 
 
 def merge_figure(
-    merges: Merges,
-    n: int,
-    groups: npt.ArrayLike | None = None,
-    names: Sequence[Any] | None = None,
-    *,
-    chosen: float | None = None,
-    client: str = "client",
+    merges: Merges, groups: npt.NDArray[Any], names: Sequence[Any], chosen: float | None = None, client: str = "client"
 ) -> Figure:
     """The tree of merges along a path of lambda, leaves on the left, the lambda that was chosen marked.
 
     Branches have the colour of the group that all their clients are of. Names stand beside the leaves, for 48 at most.
     """
-    if len(merges) and any(not 0 <= c < n for _, clients, _ in merges for c in clients):
-        raise CoterieError(f"Merges name clients that are not there: they are numbered from 0 to {n - 1:,}.")
-    code, labels = _groups(groups, n)
+    n = len(groups)
+    code, labels = _groups(groups)
     order, joins, roots = _joins(merges, code, n)
     kept = order[evenly(n, LEAVES)]
-    named = names is not None and len(kept) <= LABELLED
+    named = len(kept) <= LABELLED
     axes = _frame(merges, chosen, len(kept), named)
     y = np.full(n, np.nan)
     y[kept] = axes.down(1.0 - (np.arange(len(kept)) + 0.5) / len(kept))
     parts = []
-    if names is not None and named:
+    if named:
         parts += [text(axes.left - 9, y[c] + 4, words.short(names[c], 14), anchor="end") for c in kept]
     parts += _branches(joins, roots, code.copy(), y, axes)
     parts.append(axes.level("axis", 0.0))
@@ -101,22 +85,14 @@ def merge_figure(
         parts.append(text(x, axes.top - 10, "chosen"))
         said = f"{said}; {words.number(chosen)} was chosen"
     said += f". {len(kept)} of them are drawn" if len(kept) < n else ""
-    legend = _legend(labels, code) if groups is not None else []
     title = "How clients merge"
-    return Figure(title, axes.draw(parts, f"{title}: {said}.", "λ", ticks="x", legend=legend), f"{said}.")
+    svg = axes.draw(parts, f"{title}: {said}.", "λ", ticks="x", legend=_legend(labels, code))
+    return Figure(title, svg, f"{said}.")
 
 
-def _groups(groups: npt.ArrayLike | None, n: int) -> tuple[Ints, list[Any]]:
+def _groups(groups: npt.NDArray[Any]) -> tuple[Ints, list[Any]]:
     """Each client's group, the largest first where there are more than colours, else in the order of labels."""
-    if groups is None:
-        return np.zeros(n, dtype=np.int64), [""]
-    values = np.asarray(groups)
-    if values.shape != (n,):
-        raise CoterieError(f"A picture of {n} clients needs one group for each, not {values.shape}.")
-    try:
-        labels, code = np.unique(values, return_inverse=True)
-    except TypeError:  # labels of several kinds
-        labels, code = np.unique(values.astype(str), return_inverse=True)
+    labels, code = np.unique(groups, return_inverse=True)
     if len(labels) > COLOURS:
         rank = np.argsort(-np.bincount(code), kind="stable")
         labels, code = labels[rank], np.argsort(rank)[code]
@@ -132,12 +108,10 @@ def _legend(labels: list[Any], code: Ints) -> list[tuple[str, str]]:
     return entries
 
 
-def _fitted(place: Floats, n: int) -> Floats:
+def _fitted(place: Floats) -> Floats:
     """Places in the picture's units: 440 wide, as high as needed, 360 at most."""
-    if place.shape != (n, 2) or not np.isfinite(place).all():
-        raise CoterieError(f"A picture of {n} clients needs a finite place (x, y) for each, not {place.shape}.")
     low, wide = place.min(axis=0), np.maximum(np.ptp(place, axis=0), 1e-9)
-    scale = min(408.0 / wide[0], 340.0 / wide[1]) if n > 1 else 1.0
+    scale = min(408.0 / wide[0], 340.0 / wide[1]) if len(place) > 1 else 1.0
     shift = np.array([220.0 - scale * wide[0] / 2.0, 14.0])
     return np.asarray((place - low) * scale + shift)
 

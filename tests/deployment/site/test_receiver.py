@@ -242,7 +242,7 @@ def test_data_are_prepared_once(tmp_path, monkeypatch):
     build(tmp_path)
     first = hosts(tmp_path)["basel"]
     said = say(first, **opened(tmp_path))
-    monkeypatch.setattr(prepared_data, "guarded_arrays", lambda *_: pytest.fail("prepared again"))
+    monkeypatch.setattr("coterie.deployment.site.table.guarded_arrays", lambda *_: pytest.fail("prepared again"))
     again = hosts(tmp_path)["basel"]
     assert say(again, kind="about", run="r")["ids"].tolist() == said["ids"].tolist()
     assert say(hosts(tmp_path)["basel"], **opened(tmp_path))["done"] == "open"
