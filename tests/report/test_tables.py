@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from coterie.report import tables
@@ -58,11 +57,6 @@ def test_html_escapes_every_cell() -> None:
     html = environment().get_template("table.html").render(table=table)
     assert "<script" not in html
     assert html.count("&lt;script&gt;") == 7  # the box is named too
-
-
-def test_an_empty_comparison_says_so() -> None:
-    result = replace(factory.world().result, comparison=pd.DataFrame())
-    assert "No methods were compared" in tables.render_text(tables.comparison_table(result))
 
 
 def test_the_extremes_are_those_that_gain_and_lose_most() -> None:

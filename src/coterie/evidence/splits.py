@@ -8,12 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from coterie.data.clients import Clients
-from coterie.data.columns import at_rows
 from coterie.data.labels import encode, label_ids
-from coterie.data.sort_keys import sort_keys
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.numerics.keyed_random import uniform, uniform_rows
@@ -49,10 +46,10 @@ def split_rows(
     """Rows to test on (n,), as :class:`Splits` says, of the ``repeat``-th split; each client keeps one to train on.
 
     A client with n rows gives ``floor(n * fraction + u)`` of them, u its own uniform number, so that the expected share
-    is exact however few rows it has; but at least one where n >= 3, and never all. ``order`` is read by
-    :func:`coterie.data.sort_keys.sort_keys`; of equal values, those further down the table count as later. Whole groups
-    are drawn, in all clients, and the share counts groups. A CoterieError for a fraction outside (0, 1), for both
-    columns, and for missing values in either.
+    is exact however few rows it has; but at least one where n >= 3, and never all. ``order`` (n,) are keys such as
+    :func:`coterie.data.sort_keys.sort_keys` gives; of equal ones, those further down the table count as later. Whole
+    groups are drawn, in all clients, and the share counts groups. A CoterieError for a fraction outside (0, 1), and for
+    both columns.
     """
     if not 0 < fraction < 1:
         raise CoterieError(f"The test fraction must be between 0 and 1, not {fraction:g}.")
@@ -62,7 +59,10 @@ def split_rows(
         return _by_groups(clients, fraction, seed, repeat, groups)
     if order is not None:
         take = share(clients.counts, clients.ids, fraction, seed, 0)
-        return _latest(clients, take, order)
+        test = np.zeros(len(clients.y), dtype=bool)
+        by_time = np.lexsort((order, clients.codes))
+        test[by_time] = np.arange(len(test)) >= np.repeat(clients.stops - take, clients.counts)
+        return test
     take = share(clients.counts, clients.ids, fraction, seed, repeat)
     u = uniform_rows(seed, "split", clients.ids, repeat, clients.counts)
     return _smallest(u, clients.counts, take)
@@ -99,19 +99,9 @@ def _smallest(u: Floats, counts: Ints, take: Ints) -> Bools:
     return key < np.repeat(threshold, counts)
 
 
-def _latest(clients: Clients, take: Ints, order: Any) -> Bools:
-    series = pd.Series(order)
-    _complete(series.isna().to_numpy(dtype=bool), len(clients.y), "order", clients.order)
-    by_time = np.lexsort((sort_keys(series, "order")[0], clients.codes))
-    test = np.zeros(len(clients.y), dtype=bool)
-    test[by_time] = np.arange(len(test)) >= np.repeat(clients.stops - take, clients.counts)
-    return test
-
-
 def _by_groups(clients: Clients, fraction: float, seed: int, repeat: int, groups: Any) -> Bools:
     """Draw whole groups, stratified by the client in which each group first occurs."""
     column = encode(groups)
-    _complete(column.missing, len(clients.y), "groups", clients.order)
     group, g = column.codes, len(column.labels)
     u = uniform(seed, "split", label_ids(column.labels), repeat, 1)[:, 0]
     codes = clients.codes
@@ -131,12 +121,3 @@ def _by_groups(clients: Clients, fraction: float, seed: int, repeat: int, groups
         chosen[group[last[ends]]] = False
         test = chosen[group]
     return test
-
-
-def _complete(missing: Bools, n: int, what: str, order: Ints) -> None:
-    if len(missing) != n:
-        raise CoterieError(f"The values to split by ({what}) have {len(missing):,} entries; there are {n:,} rows.")
-    if missing.any():
-        table = np.zeros(int(order.max()) + 1, dtype=bool)
-        table[order[missing]] = True
-        raise CoterieError(f"The column to split by ({what}) has missing values in {at_rows(table)}.")

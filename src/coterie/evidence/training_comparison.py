@@ -269,7 +269,7 @@ class TrainingComparison(Comparison):
         data = self.config.data
         if data["partition"] not in ("given", "by_column") and data["seed"] is None:
             return np.array(moved), float(data["test"])
-        labels = [run.labels or tuple(map(str, range(len(u)))) for run, u in zip(self.runs[name], moved, strict=True)]
+        labels = [run.labels for run in self.runs[name]]
         column = {label: k for k, label in enumerate(dict.fromkeys(label for one in labels for label in one))}
         out = np.zeros((len(moved), len(column)))
         for row, one, u in zip(out, labels, moved, strict=True):

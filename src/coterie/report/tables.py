@@ -50,10 +50,7 @@ def but_for(method: str, frame: pd.DataFrame, cells: list[str]) -> list[str]:
 
 def comparison_table(result: FitResult) -> Table:
     """All methods, best first: held-out losses, paired gains with intervals, share of clients better off."""
-    frame = result.comparison
-    if frame.empty:
-        return Table("Comparison", ("method",), (), note="No methods were compared.")
-    frame = frame.sort_values("loss_rows", kind="stable")
+    frame = result.comparison.sort_values("loss_rows", kind="stable")
     methods = [str(m) for m in frame.index]
     columns = [("method", methods)]
     places = words.decimals([*frame["loss_rows"], *frame["loss_clients"]])
@@ -65,8 +62,7 @@ def comparison_table(result: FitResult) -> Table:
     for other in ("local", "pooled"):
         cells = [words.percent(v) for v in frame[f"better_than_{other}"]]
         columns.append((f"better than {other}", but_for(other, frame, cells)))
-    if "seconds" in frame:
-        columns.append(("seconds", [words.number(v, 2) for v in frame["seconds"]]))
+    columns.append(("seconds", [words.number(v, 2) for v in frame["seconds"]]))
     return Table.of(
         f"Held-out {result.loss} and paired gains",
         columns,

@@ -177,8 +177,6 @@ def notes(result: TrainingComparison) -> list[str]:
 def unscored(run: Trained) -> list[str]:
     """Clients that are in no score, and those whose loss or score is not finite, named."""
     scores = run.scores
-    if len(run.labels) != len(scores.weight):
-        return []
     counted, finite = scores.weight > 0.0, np.isfinite(scores.loss)
     found = [
         ("no score has client {}, without held-out rows that are all finite", ~counted),
