@@ -21,31 +21,29 @@ RARE, LINES = 30.0, 10
 class Progress(Callback):
     """Round, held-out score, bytes and seconds left of what is trained, on the error stream.
 
-    Where nobody watches a terminal, few lines are written, and none where `plain` is false.
+    Where nobody watches a terminal, few lines are written.
     """
 
-    def __init__(self, what: str = "", stream: TextIO | None = None, plain: bool = True) -> None:
-        self.what, self.stream, self.plain = what, stream or sys.stderr, plain
-        self.first: tuple[int, float] | None = None
-        self.said, self.live = monotonic(), None
-        if self.stream.isatty():
-            self.live = Console(file=self.stream).status(self.what or "Reading the data ...")
+    def __init__(self, what: str, stream: TextIO | None = None) -> None:
+        self.what, self.stream, self.said = what, stream or sys.stderr, monotonic()
+        self.first: tuple[int, float] | None = None  # the first round that was seen, and when
+        self.live = Console(file=self.stream).status(what) if self.stream.isatty() else None
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """Show the line."""
-        self.what = self.what or str(settings["method"])
         if self.live is not None:
             self.live.start()
 
     def look(self, look: Look) -> None:
         """Change the line, or write one where it is time."""
         now = monotonic()
-        self.first = self.first or (look.round, now)
-        text = line(self.what, look, self._left(look, now))
+        first, since = self.first = self.first or (look.round, now)
+        pace = (now - since) / (look.round - first) if look.round > first else None
+        text = line(self.what, look, None if pace is None else pace * (look.rounds - look.round))
         if self.live is not None:
             self.live.update(text)
         due = look.round * LINES // look.rounds != (look.round - 1) * LINES // look.rounds
-        if self.live is None and self.plain and look.fresh and due and now - self.said >= RARE:
+        if self.live is None and look.fresh and due and now - self.said >= RARE:
             self.said = now
             print(text, file=self.stream, flush=True)
 
@@ -53,12 +51,6 @@ class Progress(Callback):
         """Take the line away."""
         if self.live is not None:
             self.live.stop()
-
-    def _left(self, look: Look, now: float) -> float | None:
-        """Seconds for the rounds that are left, at the pace of those since the first one that was seen."""
-        round_, since = self.first or (look.round, now)
-        done = look.round - round_
-        return (now - since) / done * (look.rounds - look.round) if done else None
 
 
 def line(what: str, look: Look, left: float | None) -> str:

@@ -86,4 +86,5 @@ class MemoryGrid(Grid):
 
 def transport(receivers, fault=lambda name, call: "", **options):
     """A transport over such a grid, which waits for nothing."""
-    return FlowerTransport(MemoryGrid(receivers, fault), **{"join": 0.0, "poll": 0.001, "look": 0.01} | options)
+    quick = {"sites": list(receivers), "join": 0.0, "poll": 0.001, "look": 0.01}
+    return FlowerTransport(MemoryGrid(receivers, fault), **quick | options)

@@ -27,34 +27,27 @@ log = logging.getLogger(__name__)
 class FlowerTransport:
     """Carries bytes to the sites of a running Flower app, all at once, over the ``grid`` that a ServerApp is given.
 
-    ``sites`` are the names of all sites of the federation, also of those that are away; by default those that are here
-    now. Sites that are not here yet are waited for for ``join`` seconds; who comes later is still asked. Seconds
-    between looks for replies are ``poll``, and ``look`` for nodes that left. ``refused`` are the sites whose last reply
-    was not taken, and why.
+    ``sites`` are the names of all sites of the federation, also of those that are away. Sites that are not here yet are
+    waited for for ``join`` seconds; who comes later is still asked. Seconds between looks for replies are ``poll``, and
+    ``look`` for nodes that left. ``refused`` are the sites whose last reply was not taken, and why.
 
     A CoterieError at the start says that no site came, or that two nodes are registered under one name.
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        sites: Sequence[str] | None = None,
-        *,
-        join: float = 60.0,
-        poll: float = 0.2,
-        look: float = 2.0,
+        self, grid: Grid, sites: Sequence[str], *, join: float = 60.0, poll: float = 0.2, look: float = 2.0
     ) -> None:
         self._grid, self._poll, self._look = grid, poll, look
         self.refused: dict[str, str] = {}
         end = time.monotonic() + join
         while True:
             here = self._nodes()
-            if (here and (sites is None or set(sites) <= here.keys())) or time.monotonic() >= end:
+            if (here and set(sites) <= here.keys()) or time.monotonic() >= end:
                 break
             time.sleep(poll)
         if not here:
             raise CoterieError(f"No site came within {join:g} seconds: start the sites first.")
-        self.sites = sorted(here if sites is None else sites)
+        self.sites = sorted(sites)
 
     def send(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | None]:
         """All at once; replies within ``timeout`` seconds, None from a node that left or was started anew meanwhile."""
