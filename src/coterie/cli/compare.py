@@ -12,8 +12,7 @@ from coterie.cli import options as o
 from coterie.cli.fit import OPTIONS as FIT
 from coterie.cli.fit import (
     TableOrConfig,
-    fit_configured,
-    fit_table,
+    fit_rows,
     inputs,
     kind_of,
     of_nets,
@@ -66,12 +65,13 @@ def compare(
     if context.params["splits"] == 0:
         raise CoterieError("A comparison needs at least one split.")
     asked = nets.names(methods) or ["auto"]
-    if kind == "federation":
-        result = sites.compared(context, table, asked)
-    else:
-        result = fit_configured(table, asked) if kind == "configuration" else fit_table(context, asked)
-        if result.comparison.empty:
-            raise CoterieError(f"{result.reason} There is nothing to compare the methods on.")
+    over_sites = kind == "federation"
+    result = sites.run(context, table, asked)[1] if over_sites else fit_rows(context, kind, asked)
+    if result is None:
+        raise CoterieError("There is no comparison.")
+    if result.comparison.empty:
+        why = f"{result.reason} There is nothing to compare the methods on."
+        raise CoterieError(result.notes[-1] if over_sites else why)
     if not as_json:
         print_comparison(result)
         say_notes(result)

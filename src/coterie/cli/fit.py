@@ -78,7 +78,7 @@ def fit(
         need_room(out / "report.html", read, force, our_page, "another folder")
     asked = nets.names(methods)
     if kind != "federation":
-        show(fit_configured(table, asked) if kind == "configuration" else fit_table(context, asked), out, force)
+        show(fit_rows(context, kind, asked), out, force)
         return
     run, result = sites.run(context, table, asked)
     if result is None:
@@ -135,17 +135,14 @@ def kind_of(context: typer.Context, rows: Path, outputs: set[str]) -> str:
     return kind
 
 
-def fit_table(context: typer.Context, methods: list[str] | None = None) -> FitResult:
-    """Read the table and fit it: a command's options are the arguments of coterie.fit."""
+def fit_rows(context: typer.Context, kind: str, methods: list[str] | None) -> FitResult:
+    """Read a table and fit it, whose options are the arguments of coterie.fit; or the one of a configuration."""
+    if kind == "configuration":
+        with status("Comparing the methods ..."):
+            return _fitted(str(context.params["table"]), methods=methods)
     options = o.arguments(context.params)
     with reading(context.params, "Comparing the methods ...") as df:
         return _fitted(df, options.pop("formula"), methods=methods, **options)
-
-
-def fit_configured(path: Path, methods: list[str] | None) -> FitResult:
-    """Fit the table that a configuration with a formula names."""
-    with status("Comparing the methods ..."):
-        return _fitted(str(path), methods=methods)
 
 
 def _fitted(*arguments: Any, methods: list[str] | None, **options: Any) -> FitResult:

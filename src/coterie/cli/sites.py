@@ -104,14 +104,6 @@ def program(context: typer.Context, **defaults: Any) -> dict[str, Any]:
     return federated_fit.program(said.pop("formula", None), defaults | said, objective)
 
 
-def compared(context: typer.Context, folder: Path, methods: list[str]) -> FitResult:
-    """The result of a run that compares; a CoterieError says why sites held no rows out."""
-    result = run(context, folder, methods)[1]
-    if result is None or result.comparison.empty:
-        raise CoterieError("There is no comparison." if result is None else result.notes[-1])
-    return result
-
-
 def run(context: typer.Context, folder: Path, methods: list[str] | None = None) -> tuple[Path, FitResult | None]:
     """Run what a command asks for to its end, with a line for each exchange: the run's folder, and a table's result.
 
