@@ -243,7 +243,7 @@ def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> Fit
     if isinstance(model, Torch):
         with in_words_of_a_call():
             return train(Config.of(sections(rows, model, given)), methods)
-    return _fit_table(rows, arguments | {"methods": tuple(methods or ())})
+    return _fitting(rows, arguments | {"methods": tuple(methods or ())}).result()
 
 
 def _over_sites(folder: Any, model: Any, given: dict[str, Any], methods: Sequence[str] | None) -> FitResult:
@@ -275,7 +275,7 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
             said = {name: value for name, value in bound.arguments.items() if name not in ("rows", "model")}
             return _over_sites(found, bound.arguments["model"], said, methods)
         bound.apply_defaults()
-        return _fit_table(bound.arguments["rows"], bound.arguments | more)
+        return _fitting(bound.arguments["rows"], bound.arguments | more).result()
     if rows is not None:
         tables = with_source(tables, in_memory.rows(rows))
     return train(Config.of(tables, folder), methods)
@@ -293,12 +293,6 @@ def _alike(value: Any, default: Any) -> bool:
     return bool(value == default)
 
 
-def _fit_table(df: Any, arguments: dict[str, Any]) -> FitResult:
-    """A formula on a table."""
-    start = perf_counter()
-    return _fitting(df, arguments).result(start)
-
-
 def prepared(rows: Any, **options: Any) -> Fitting:
     """What :func:`fit` would fit, with its arguments: the clients and options, checked, before any work."""
     bound = inspect.signature(fit).bind(rows, options.pop("formula"), **options)
@@ -308,6 +302,7 @@ def prepared(rows: Any, **options: Any) -> Fitting:
 
 def _fitting(df: Any, arguments: dict[str, Any]) -> Fitting:
     """A fit of a table, once its rows are read and its options are checked."""
+    start = perf_counter()
     if arguments["client"] is None:
         raise CoterieError("A formula needs client: name the column that says whose row it is.")
     for name in ("splits", "seed"):
@@ -349,7 +344,7 @@ def _fitting(df: Any, arguments: dict[str, Any]) -> Fitting:
     said = {**arguments, **about, "rounds": options.rounds, "formula": formula, "client": client, "cluster": cluster}
     facts = {"design": design, "formula": formula, "offset": offset, "weights": weights, "mean_weight": mean}
     facts |= {"data_fingerprint": fingerprint, "call": table_config.written(source, said)}
-    return Fitting(clients, options, settings, facts)
+    return Fitting(clients, options, settings, facts, start)
 
 
 def _read(path: str | Path, arguments: dict[str, Any]) -> pd.DataFrame:

@@ -101,7 +101,7 @@ class _Hierarchical(BaseEstimator):
         asked |= {name: getattr(self, name) for name in ("covariance", "reml", "cluster_variance")}
         options = Options(shared=columns_named(every, as_list(self.shared), "shared"), **asked)
         formula = f"y ~ {' + '.join(['1' if self.fit_intercept else '0', *names])}"
-        self.result_ = Fitting(rows, options, settings, {"design": None, "formula": formula}).result(start)
+        self.result_ = Fitting(rows, options, settings, {"design": None, "formula": formula}, start).result()
         first, m = int(self.fit_intercept), self.result_.model
         self.coef_: Floats = m.root[first:]
         self.intercept_: Any = float(m.root[0]) if first else 0.0

@@ -42,15 +42,19 @@ EXACT = 1e-6
 
 @dataclass(frozen=True)
 class Fitting:
-    """One fit: the clients, what is asked for, and fields of its result that are known before it: the ``facts``."""
+    """One fit: the clients, what is asked for, and fields of its result that are known before it: the ``facts``.
+
+    It counts its time since the ``start``.
+    """
 
     clients: Clients
     options: Options
     settings: dict[str, Any]
     facts: dict[str, Any]
+    start: float
 
-    def result(self, start: float) -> FitResult:
-        """Compare, choose, fit on all rows, and say what was found, and how long it took since the ``start``."""
+    def result(self) -> FitResult:
+        """Compare, choose, fit on all rows, and say what was found."""
         clients, options = self.clients, self.options
         problem, auto_shared = self.problem()
         if options.method != "auto" and FITTED[options.method].all_own:
@@ -69,7 +73,7 @@ class Fitting:
         if options.network is not None and not FITTED[name].networked:
             sentences.append(words.beside_network(name, evidence is not None))
         sentences += words.after(clients, problem, name, fitted)
-        ledger["seconds"] = perf_counter() - start
+        ledger["seconds"] = perf_counter() - self.start
         more: dict[str, Any] = {**self.facts, "notes": sentences, "ledger": ledger, "reason": reason}
         if evidence is not None:
             best, index = evidence.recommended(), pd.Index(clients.labels, name=clients.name)
