@@ -457,26 +457,31 @@ EXACT = [
 # -- known clusters over rounds
 
 
-def own_ties(fed: Any) -> Ties:
-    """Strengths that go with a client's label, not with its place."""
-    gamma = 0.3 + (fed.clients.ids % np.uint64(97)).astype(np.float64) / 97.0
-    return Ties.of(fed.clients.clusters, fed.clients.k, gamma, None, 0.4)
+def own_ties(fed: Any, nested: bool = False) -> Ties:
+    """Strengths that go with a client's label, not with its place; ``nested``: of pairs of clusters, too."""
+    gamma, k = 0.3 + (fed.clients.ids % np.uint64(97)).astype(np.float64) / 97.0, fed.clients.k
+    if not nested:
+        return Ties.of(fed.clients.clusters, k, gamma, None, 0.4)
+    pairs = np.arange(k) // 2
+    return Ties.of(fed.clients.clusters, k, gamma, 2.0, None, (pairs, np.zeros(pairs[-1] + 1, dtype=np.int64)))
 
 
-def l2gd(fed: Any, state: State | None = None, **options: Any) -> Iterator[State]:
+def l2gd(fed: Any, state: State | None = None, nested: bool = False, **options: Any) -> Iterator[State]:
     """Algorithm 1, sixteen steps, each a state."""
     k = fed.clients.k
     p = np.full(k, 0.4)
-    method = AsyncL2GD(own_ties(fed), 0.02, 0.2, p, fractions(0.2, p), compiled=False, **options)
+    options |= {"q": (np.full(k, 0.3),)} if nested else {}
+    method = AsyncL2GD(own_ties(fed, nested), 0.02, 0.2, p, fractions(0.2, p), compiled=False, **options)
     yield from method.run(fed, range(1, 17), state)
 
 
-def al2sgd(fed: Any, state: State | None = None, **options: Any) -> Iterator[State]:
+def al2sgd(fed: Any, state: State | None = None, nested: bool = False, **options: Any) -> Iterator[State]:
     """Algorithm 2, sixteen steps, each a state."""
     k = fed.clients.k
     p = np.full(k, 0.4)
     momentum = Momentum(0.3, 0.4, 0.95, 0.01, 0.005)
-    method = AsyncAL2SGD(own_ties(fed), momentum, 0.2, p, fractions(0.2, p), 0.2, **options)
+    options |= {"q": (np.full(k, 0.3),)} if nested else {}
+    method = AsyncAL2SGD(own_ties(fed, nested), momentum, 0.2, p, fractions(0.2, p), 0.2, **options)
     yield from method.run(fed, range(1, 17), state)
 
 
@@ -501,6 +506,8 @@ ROUNDS = [
     rounds("async-al2sgd", al2sgd, batch=0),
     rounds("async-al2sgd-rows", al2sgd, batch=1),
     rounds("async-al2sgd-ring", al2sgd, batch=1, network=ring),
+    rounds("async-l2gd-nested", l2gd, nested=True),
+    rounds("async-al2sgd-nested", al2sgd, batch=1, nested=True),
 ]
 
 # -- one main client and its collaborators: some clients are main ones, all others may collaborate with each

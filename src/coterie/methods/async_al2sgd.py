@@ -26,6 +26,7 @@ from coterie.methods.clustered_l2gd.client_work import (
 )
 from coterie.methods.clustered_l2gd.coins_and_averages import Coordinated, NetworkAverage, Vote, central, draw
 from coterie.methods.clustered_l2gd.fused_messages import AnchorHeads, Segment, segment
+from coterie.methods.clustered_l2gd.nested_levels import Levels
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
@@ -110,6 +111,7 @@ class AsyncAL2SGD(Stepwise):
     network: NetworkAverage = field(default=central)  # who computes the network's average
     monitor: Monitor = field(default_factory=Monitor)  # what is "observed" after a step
     personal: Sequence[str] | None = None  # layers that nothing ties, nor what the objective keeps; None ties all
+    q: tuple[Floats, ...] = ()  # probabilities (k,) of a communication within clusters of clusters, fine to coarse
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first step, at w (d,) for all clients, by default zero."""
@@ -119,7 +121,8 @@ class AsyncAL2SGD(Stepwise):
         k, d = len(self.p), int(described["dim"].max())
         x = first_means(fed, k, d, start_at.get("w", 0.0), self.personal)
         counts = {"between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}
-        return {"t": 0, "status": "running", "average": x, "network": x, "fresh": np.ones(k, dtype=bool), **counts}
+        fresh = np.ones(k, dtype=bool)
+        return {"t": 0, "status": "running", "means": np.stack([x] * (2 + len(self.q))), "fresh": fresh, **counts}
 
     def step(self, fed: Federation, state: State) -> State:
         """One iteration."""
@@ -130,58 +133,55 @@ class AsyncAL2SGD(Stepwise):
         """n iterations; counts communications ``between`` clusters, ``within`` each (k,), and ``refreshes``."""
         fed.mark(SNAPSHOT)
         p, last = np.where(self.ties.Gamma > 0.0, self.p, 0.0), state["t"] + n
-        scale = 1.0 / ((1.0 - self.p0) * (1.0 - p))
-        means = state["average"], state["network"], state["fresh"]
-        heads = AnchorHeads(
-            fed, client_update, self.momentum, self.ties.alpha, scale, self.batch, *means, self.personal
-        )
+        levels = Levels.of(self.ties, self.p0, p, self.q, self.tau)
+        means = state["means"], state["fresh"]
+        heads = AnchorHeads(fed, client_update, self.momentum, levels, self.batch, *means, self.personal)
         counts = {name: state[name] for name in ("between", "within", "refreshes")}
         for t, xi0, xi in draw(self.seed, state["t"], n, self.vote or Coordinated(self.p0), p):
             steps = np.arange(t, t + len(xi0))
             moves = keyed_random.uniform(self.seed, "anchor coin", np.zeros(len(steps)), steps, 1)[:, 0] < self.rho
-            last, more = self.iterate(heads, t, p, xi0, xi, moves)
+            last, more = self.iterate(heads, t, levels.drawn(self.seed, t, xi0), xi, moves)
             counts = {name: count + more[name] for name, count in counts.items()}
         outcome = observe(fed, self.monitor, last, heads.u, heads.average)
-        anchor = {"average": heads.average, "network": heads.network, "fresh": heads.fresh}
+        anchor = {"means": np.stack(heads.means), "fresh": heads.fresh}
         return state | {"t": state["t"] + n} | anchor | counts | outcome
 
-    def iterate(
-        self, heads: AnchorHeads, t: int, p: Floats, xi0: Bools, xi: Bools, moves: Bools
-    ) -> tuple[int, dict[str, Any]]:
+    def iterate(self, heads: AnchorHeads, t: int, above: Ints, xi: Bools, moves: Bools) -> tuple[int, dict[str, Any]]:
         """Steps from t on; the last whose averages were finite, or the first whose were not, and communications."""
-        alpha, tau, p0 = self.ties.alpha, self.tau, self.p0
-        everyone, begin = np.ones(len(alpha), dtype=bool), 0
-        sent: dict[str, Any] = {"between": 0, "within": np.zeros(len(p), dtype=np.int64), "refreshes": 0}
-        for now in np.flatnonzero(xi0 | moves):
-            s = segment(t + begin, xi[begin : now + (not xi0[now])], ~everyone, bool(xi0[now]))
-            sent["within"] += self.cluster_rounds(heads, s, p)
-            rest = s.rest
-            if xi0[now]:
-                mean, weight = heads.exchange(everyone, rest, s.restart)
-                far = self.network(alpha * weight, mean) - heads.network
-                u = (alpha[:, None] * far + (tau * (1.0 - alpha))[:, None] * (mean - heads.average)) / p0
-                heads.pull(everyone, (alpha + tau * (1.0 - alpha)) / p0, u)
-                rest = np.zeros_like(rest)
-                sent["between"] += 1
+        k, begin = xi.shape[1], 0
+        everyone, none, kept = np.ones(k, dtype=bool), np.zeros(k, dtype=bool), np.zeros(k, dtype=np.int64)
+        sent: dict[str, Any] = {"between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}
+        for now in np.flatnonzero(above.any(axis=1) | moves):
+            s = segment(t + begin, xi[begin : now + 1], none, above[now], kept)
+            sent["within"] += self.cluster_rounds(heads, s)
+            rest, speak = s.rest, s.level > 0
+            if s.ends:
+                mean, weight = heads.exchange(speak, rest, s.restart)
+                heads.communicated(np.where(speak, s.level, -1), mean, weight, self.network)
+                rest = np.where(speak, 0, rest)
+                network = s.level == len(heads.means) - 1
+                sent["between"] += bool(network.any())
+                sent["within"] += speak & ~network
             if moves[now]:
-                heads.average, weight = heads.exchange(everyone, rest, s.restart, refresh=True)
-                heads.network, heads.fresh = self.network(alpha * weight, heads.average), everyone.copy()
+                average, weight = heads.exchange(everyone, rest, s.restart, refresh=True)
+                heads.means, heads.fresh = heads.levels.ties.level_means(average, weight), everyone.copy()
+                heads.means[-1] = self.network(heads.levels.ties.passed[-1] * weight, average)
                 sent["refreshes"] += 1
-            begin = int(now) + 1
+                rest = np.zeros_like(rest)
+            begin, kept = int(now) + 1, rest
             if not (np.isfinite(heads.u).all() and np.isfinite(heads.average).all()):
                 return t + begin - 1, sent
-        s = segment(t + begin, xi[begin:], ~everyone, False)
-        sent["within"] += self.cluster_rounds(heads, s, p)
+        s = segment(t + begin, xi[begin:], none, np.zeros(k), kept)
+        sent["within"] += self.cluster_rounds(heads, s)
         unfinished = (s.rest > 0) | heads.pending()
         if unfinished.any():
             heads.exchange(unfinished, s.rest, s.restart)
-        return t + len(xi0), sent
+        return t + len(xi), sent
 
-    def cluster_rounds(self, heads: AnchorHeads, s: Segment, p: Floats) -> Ints:
+    def cluster_rounds(self, heads: AnchorHeads, s: Segment) -> Ints:
         """All communications within clusters of one segment; how many each (k,) had."""
-        alpha, tau, p0 = self.ties.alpha, self.tau, self.p0
-        c = np.divide((1.0 - tau) * (1.0 - alpha), (1.0 - p0) * p, out=np.zeros(len(tau)), where=p > 0.0)
         for steps, first in zip(s.steps, s.start, strict=True):
-            mean, _ = heads.exchange(steps >= 0, np.maximum(steps, 0), first)
-            heads.pull(steps >= 0, c, c[:, None] * (mean - heads.average))
+            speak = steps >= 0
+            mean, weight = heads.exchange(speak, np.maximum(steps, 0), first)
+            heads.communicated(np.where(speak, 0, -1), mean, weight, self.network)
         return np.asarray(np.sum(s.steps >= 0, axis=0))

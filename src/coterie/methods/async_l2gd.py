@@ -2,6 +2,7 @@
 
 At every step a coin decides between a communication between clusters (probability p_0), within a cluster (p_j, each
 cluster for itself) and a local gradient step. With p_j = 0 and tau_j = 1 this is the one-coin variant of section 6.
+Clusters of clusters have coins of their own (``clustered_l2gd.nested_levels``).
 
 :func:`iterate` is the algorithm, where all clients are in one process. Where steps have to travel,
 ``clustered_l2gd.fused_messages`` takes the same steps by the same coins in as few messages as it can.
@@ -20,50 +21,57 @@ from coterie.methods.clustered_l2gd import client_work, coins_and_averages
 from coterie.methods.clustered_l2gd.client_work import SNAPSHOT, Losses, Monitor, Reply, State, compiled_steps
 from coterie.methods.clustered_l2gd.coins_and_averages import NetworkAverage, Vote, central
 from coterie.methods.clustered_l2gd.fused_messages import ClusterHeads
+from coterie.methods.clustered_l2gd.nested_levels import Levels
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.arrays import Bools, Floats, Ints, frozen, kernel
 from coterie.relations.clusters import Ties
 
 MOST_COMPILED = 4096  # so many clients at most run compiled; more are quicker over exchanges, in threads
 
-Parameters = tuple[float, float, Floats, Floats, Floats]
-Coins = tuple[Bools, Bools]
+Parameters = tuple[Floats, Floats, Ints, Floats]
+Coins = tuple[Ints, Bools]
 
 
 @kernel
-def iterate(theta: Floats, gamma: Floats, bounds: Ints, parameters: Parameters, coins: Coins, losses: Losses) -> None:
+def iterate(
+    theta: Floats, gamma: Floats, bounds: Ints, eta: float, parameters: Parameters, coins: Coins, losses: Losses
+) -> None:
     """Lines 2 to 19, in place; cluster j has the clients bounds[j], ..., bounds[j + 1] - 1.
 
     Its local steps are put off until its next communication: clients then stay in cache for the whole run, and any
-    number of steps on a quadratic costs as much as one.
+    number of steps on a quadratic costs as much as one. ``parameters`` are those of ``nested_levels.Levels``: its
+    probability of local steps, weights, nodes, and shares that are passed on; a round of level 1 is line 4's.
     """
-    eta, p0, p, alpha, tau = parameters
-    xi0, xi = coins
+    local, weights, nodes, passed = parameters
+    above, xi = coins
     T, k = xi.shape
-    d = theta.shape[1]
-    mean, Gamma, since = np.zeros((k, d)), np.zeros(k), np.zeros(k, dtype=np.int64)
-    step, scratch = eta / ((1.0 - p0) * (1.0 - p)), np.empty(3 * losses[0][0].shape[1] + d + 1)
+    n, d = len(nodes), theta.shape[1]
+    mean, Gamma, since, level = np.zeros((k, d)), np.zeros(k), np.zeros(k, dtype=np.int64), np.zeros(k, dtype=np.int64)
+    sums, total, towards = np.zeros((n, k, d)), np.zeros((n, k)), np.zeros(d)
+    step, scratch = eta / local, np.empty(3 * losses[0][0].shape[1] + d + 1)
     for t in range(T):
-        if xi0[t]:
-            network, total = np.zeros(d), 0.0
-            for j in range(k):
+        top = -1
+        for j in range(k):
+            level[j] = above[t, j] if above[t, j] > 0 else (0 if xi[t, j] else -1)
+            if level[j] >= 0:
                 compiled_steps(losses, theta, bounds[j], bounds[j + 1], step[j], since[j], t, scratch)  # line 15
-                Gamma[j] = average(theta, gamma, bounds[j], bounds[j + 1], mean[j])  # line 5
-                total += alpha[j] * Gamma[j]
-                network += alpha[j] * Gamma[j] * mean[j]  # line 6
-            for j in range(k):  # line 7
-                tied, own = alpha[j] if total > 0.0 else 0.0, tau[j] * (1.0 - alpha[j])
-                towards = own * mean[j] + tied * network / (total if total > 0.0 else 1.0)
-                pull(theta, gamma, bounds[j], bounds[j + 1], eta / p0 * (tied + own), eta / p0 * towards)
-            since[:] = t + 1
-        else:
+                Gamma[j] = average(theta, gamma, bounds[j], bounds[j + 1], mean[j])  # lines 5 and 12
+                since[j], top = t + 1, max(top, level[j])
+        for a in range(1, top + 1):  # line 6
+            sums[a], total[a] = 0.0, 0.0
             for j in range(k):
-                if xi[t, j]:
-                    compiled_steps(losses, theta, bounds[j], bounds[j + 1], step[j], since[j], t, scratch)  # line 15
-                    average(theta, gamma, bounds[j], bounds[j + 1], mean[j])  # line 12
-                    c = eta * (1.0 - tau[j]) * (1.0 - alpha[j]) / ((1.0 - p0) * p[j])
-                    pull(theta, gamma, bounds[j], bounds[j + 1], c, c * mean[j])  # line 13
-                    since[j] = t + 1
+                if level[j] >= a:
+                    total[a, nodes[a, j]] += passed[a, j] * Gamma[j]
+                    sums[a, nodes[a, j]] += passed[a, j] * Gamma[j] * mean[j]
+        for j in range(k if top >= 0 else 0):  # lines 7 and 13
+            if level[j] >= 0:
+                c = weights[level[j], 0, j]
+                towards[:] = c * mean[j]
+                for a in range(1, level[j] + 1):
+                    if total[a, nodes[a, j]] > 0.0:
+                        c += weights[level[j], a, j]
+                        towards += weights[level[j], a, j] / total[a, nodes[a, j]] * sums[a, nodes[a, j]]
+                pull(theta, gamma, bounds[j], bounds[j + 1], eta * c, eta * towards)
     for j in range(k):
         compiled_steps(losses, theta, bounds[j], bounds[j + 1], step[j], since[j], T, scratch)  # line 15
 
@@ -98,20 +106,21 @@ def iterate_all(
     first: int,
     batch: int,
     eta: float,
-    p0: float,
-    p: Floats,
-    alpha: Floats,
-    tau: Floats,
-    xi0: Bools,
+    local: Floats,
+    weights: Floats,
+    nodes: Ints,
+    passed: Floats,
+    above: Ints,
     xi: Bools,
 ) -> Reply:
-    """Steps ``first``, ... of all clients, by coins (n,) and (k, n); this work must see all of them at once."""
-    theta, coins = np.array(site.state["theta"]), (xi0, np.ascontiguousarray(xi.T))
-    bounds = np.searchsorted(site.clusters, np.arange(len(p) + 1))
-    parameters, losses = (eta, p0, p, np.ascontiguousarray(alpha), tau), client_work.compiled_losses(site, first, batch)
-    iterate(theta, *frozen(site.state["gamma"], bounds, parameters, coins, losses))
+    """Steps ``first``, ... of all clients, by coins (k, n); this work must see all of them at once."""
+    theta, coins = np.array(site.state["theta"]), (np.ascontiguousarray(above.T), np.ascontiguousarray(xi.T))
+    bounds = np.searchsorted(site.clusters, np.arange(len(local) + 1))
+    parameters = local, weights, nodes, passed
+    losses = client_work.compiled_losses(site, first, batch)
+    iterate(theta, *frozen(site.state["gamma"], bounds, eta, parameters, coins, losses))
     site.state["theta"] = theta
-    site.count(int(np.sum(~(xi | xi0), axis=1) @ np.diff(bounds)))
+    site.count(int(np.sum(~(xi | (above > 0)), axis=1) @ np.diff(bounds)))
     return {}
 
 
@@ -132,6 +141,7 @@ class AsyncL2GD(Stepwise):
     network: NetworkAverage = field(default=central)  # who computes the network's average
     monitor: Monitor = field(default_factory=Monitor)  # what is "observed" after a step
     personal: Sequence[str] | None = None  # layers that nothing ties, nor what the objective keeps; None ties all
+    q: tuple[Floats, ...] = ()  # probabilities (k,) of a communication within clusters of clusters, fine to coarse
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """Line 1; the state before the first step, at w (d,) for all clients, by default zero."""
@@ -152,23 +162,26 @@ class AsyncL2GD(Stepwise):
     def advance(self, fed: Federation, state: State, n: int) -> State:
         """n iterations; the state counts communications ``between`` clusters, and ``within`` each (k,)."""
         t, eta = state["t"], self.eta(state["t"]) if callable(self.eta) else self.eta
-        heads = ClusterHeads(self.ties, state["mean"], state["weight"], self.personal)
+        p, vote = np.where(self.ties.Gamma > 0.0, self.p, 0.0), self.vote or coins_and_averages.Coordinated(self.p0)
+        levels = Levels.of(self.ties, self.p0, p, self.q, self.tau)
+        heads = ClusterHeads(levels, state["mean"], state["weight"], self.personal)
         fed.mark(SNAPSHOT)
-        p, vote = np.where(heads.tied, self.p, 0.0), self.vote or coins_and_averages.Coordinated(self.p0)
         compiled = state["compiled"] and self.compiled and self.network is central
         together = getattr(fed, "together", None) if compiled else None  # an engine with all clients in one process
         between, within, last = state["between"], state["within"], t + n
         before = coins_and_averages.previous(self.seed, t, vote, p)
         for first, xi0, xi in coins_and_averages.draw(self.seed, t, n, vote, p):
+            above = levels.drawn(self.seed, first, xi0)
             counts = coins_and_averages.communications(xi0, xi, heads.equal, before)
+            if self.q:  # rounds of all levels below the network are within a cluster, and none is free
+                counts = int(xi0.sum()), np.sum(((above > 0) | xi) & ~xi0[:, None], axis=0)
             between, within, before = between + counts[0], within + counts[1], (bool(xi0[-1]), xi[-1])
             if together is not None:
-                each = {"p": p, "alpha": self.ties.alpha, "tau": self.tau, "xi": xi.T}
-                message: Any = {name: PerCluster(value) for name, value in each.items()}
-                together(iterate_all, eta=eta, p0=self.p0, xi0=xi0, first=first, batch=self.batch, **message)
+                message: Any = {"above": PerCluster(above.T), "xi": PerCluster(xi.T), "local": PerCluster(levels.local)}
+                message |= {"weights": levels.weights, "nodes": self.ties.nodes, "passed": self.ties.passed}
+                together(iterate_all, eta=eta, first=first, batch=self.batch, **message)
             else:
-                parameters = eta, self.p0, p, self.ties.alpha, self.tau
-                last = heads.iterate(fed, first, parameters, (xi0, xi), self.network, self.batch)
+                last = heads.iterate(fed, first, eta, above, xi, self.network, self.batch)
         outcome = {"mean": heads.mean, "weight": heads.weight} | client_work.observe(
             fed, self.monitor, last, heads.mean
         )

@@ -41,7 +41,7 @@ class Method:
     clustered: bool = False  # says something else than the others only where there are clusters
     intercept: bool = False  # needs one that can be personal
     asked: bool = False  # is compared only where it is asked for by name
-    whole: bool = False  # ties all coefficients of a client, and one level of clusters at most
+    whole: bool = False  # ties all coefficients of a client
     all_own: bool = False  # gives every client, or group, all coefficients, those of shared columns too
     turns: bool = False  # knows ``GroupedProblem.basis``, so that it may be given other columns that say the same
     layout: str = ""  # of a class that splits a model: its option that names layers, "personal" or "shared"

@@ -183,8 +183,6 @@ def need_applicable(
     """Raise for what a method that is asked for needs and a problem does not have; ``strengths``: some are given."""
     method, learnable = FITTED[name], len(clients) > 1 and problem.learnable
     shared = [t for j, t in enumerate(clients.terms) if j not in problem.personal]
-    if method.whole and len(clients.levels) > 1:
-        raise CoterieError(f"Method '{name}' takes one level of clusters: name '{clients.levels[0].name}' only.")
     if method.whole and shared:
         raise CoterieError(
             f"Method '{name}' ties all coefficients of a client, and {', '.join(shared)} "

@@ -75,7 +75,6 @@ BAD = [
     ("any method", {"steps": 10}, {"method": "auto"}, ["rounds are options of the methods async-l2gd"]),
     ("shared", {}, {"shared": "x"}, ["'async-l2gd' ties all coefficients", "x is shared", "use an exact method"]),
     ("constant", {}, {"formula": "y ~ x + size"}, ["size is shared", "no shop varies in it", "leave such columns out"]),
-    ("levels", {}, {"cluster": ["town", "land"], "alpha": None}, ["one level of clusters: name 'town' only"]),
     ("lam and alpha", {}, {"lam": 1.0}, ["not both"]),
     ("infinite gamma", {}, {"gamma": np.inf}, ["gamma must be finite", "'pooled'"]),
     ("a grid, no splits", {}, {"gamma": [1.0, 2.0]}, ["at least one split"]),

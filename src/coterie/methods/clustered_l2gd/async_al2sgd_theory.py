@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions, probabilities, smoothness, step_size
+from coterie.methods.clustered_l2gd.async_l2gd_theory import NESTED, fractions, probabilities, smoothness, step_size
+from coterie.methods.clustered_l2gd.nested_levels import Levels
 from coterie.numerics.arrays import Floats
 from coterie.relations.clusters import Ties
 
@@ -134,6 +135,7 @@ class Choice:
     smoothness: float
     mu: float
     why: str
+    q: tuple[Floats, ...] = ()  # of levels between the clusters and the network
 
 
 def choose(
@@ -146,22 +148,29 @@ def choose(
     rho: float | None = None,
     common: bool = False,
     paper: bool = False,
+    nested: Levels | None = None,
 ) -> Choice:
     """Choose what is not given: own p_j or (``common``) Corollary 4.4's, rho, and steps, sharp or the ``paper``'s.
+
+    ``nested`` has the probabilities of all levels, where there are several.
 
     L (k,) is the expected smoothness of the clusters' row estimates (L~, or ``batch_smoothness``), L_F that of F:
     ``max_i (L_i + gamma_i)``.
     """
-    p0, p, why = probabilities(ties, L, p0, p, common)
-    ell = smoothness(p0, p, ties.C1, ties.C2, L)
+    q: tuple[Floats, ...] = ()
+    if nested is None:
+        p0, p, why = probabilities(ties, L, p0, p, common)
+        ell = smoothness(p0, p, ties.C1, ties.C2, L)
+    else:
+        (p0, p, q), why, ell = nested.chosen, NESTED, nested.smoothness(np.asarray(L))
     step_size(ell)
     if mu <= 0.0:
         mu = FLAT * max(ell, L_F)
         why += f"; F is flat in some direction, so mu = {mu:.3g} is assumed and nothing is promised"
     if rho is None:
-        rho = refresh(ell, L_F, mu, p0, p, paper=paper)
+        rho = refresh(ell, L_F, mu, p0, p + sum(q), paper=paper)
         why += "; rho for fewest communications"
     steps = (theorem if paper else sharp)(ell, L_F, mu, rho)
     why += f"; calligraphic L = {ell:.4g} (Lemma 4.2), L_F = {L_F:.4g}, mu = {mu:.3g}; "
     why += "steps of Theorem 4.3" if paper else "steps as large as Theorem 4.3's proof admits"
-    return Choice(p0, p, fractions(p0, p), steps, ell, mu, why)
+    return Choice(p0, p, fractions(p0, p), steps, ell, mu, why, q)

@@ -10,6 +10,7 @@ the decreasing step. ``mu`` may be mu_F: strong convexity is used of F only.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,11 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Floats
 from coterie.relations.clusters import Ties
+
+if TYPE_CHECKING:
+    from coterie.methods.clustered_l2gd.nested_levels import Levels
+
+NESTED = "(3.3) with a term for every level of clusters, minimised over own probabilities"
 
 
 def over(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
@@ -83,6 +89,7 @@ class Choice:
     eta: float
     smoothness: float
     why: str
+    q: tuple[Floats, ...] = ()  # of levels between the clusters and the network
 
 
 def probabilities(
@@ -107,19 +114,26 @@ def choose(
     p: npt.ArrayLike | None = None,
     eta: float | None = None,
     common: bool = False,
+    nested: Levels | None = None,
 ) -> Choice:
     """Choose what is not given: own p_j (or ``common`` ones), tau_j, and the step size ``1 / (2 L)``.
 
+    ``nested`` has the probabilities of all levels, where there are several.
+
     A given eta may be any number above 0: above ``1 / L`` nothing is promised, and ``why`` says so.
     """
-    p0, p, why = probabilities(ties, L, p0, p, common)
-    ell = smoothness(p0, p, ties.C1, ties.C2, L)
+    q: tuple[Floats, ...] = ()
+    if nested is None:
+        p0, p, why = probabilities(ties, L, p0, p, common)
+        ell = smoothness(p0, p, ties.C1, ties.C2, L)
+    else:
+        (p0, p, q), why, ell = nested.chosen, NESTED, nested.smoothness(np.asarray(L))
     most = step_size(ell)
     why += f"; L = {np.max(L):.4g}, C_1 = {np.max(ties.C1):.4g}, C_2 = {np.max(ties.C2):.4g} give (3.3) = {ell:.4g}"
     why += "; eta = 1 / (2 (3.3)) by Theorem 3.5" if eta is None else f"; eta as given, Theorem 3.5 has {most:.3g}"
     if eta is not None and eta * ell > 1.0:
         why += f", and above {over(1.0, ell):.3g} nothing is promised"
-    return Choice(p0, p, fractions(p0, p), most if eta is None else eta, ell, why)
+    return Choice(p0, p, fractions(p0, p), most if eta is None else eta, ell, why, q)
 
 
 def noise(p0: float, p: Floats, phi: Floats, psi: Floats, loss: Floats, exact: bool = False) -> float:

@@ -23,6 +23,7 @@ from coterie.methods.clustered_l2gd import async_al2sgd_theory
 from coterie.methods.clustered_l2gd import async_l2gd_theory as theory
 from coterie.methods.clustered_l2gd.client_work import Monitor, Reply
 from coterie.methods.clustered_l2gd.coins_and_averages import expected_communications, traffic
+from coterie.methods.clustered_l2gd.nested_levels import Levels, own_levels
 from coterie.methods.clustered_l2gd.options import Options
 from coterie.methods.clustered_l2gd.strong_convexity import client_constants, mu_F
 from coterie.methods.given_strengths import given
@@ -52,7 +53,7 @@ def fit(
     likelihood, and are of columns less their means, in standard units. Covariances are those of the exact solution.
     ``info["rounds"]`` has what was chosen and why, the ``trace`` of (step, gap,
     communications between, within), ``gap``, ``status``, and communications expected and counted. A CoterieError for
-    options that cannot be; where columns are shared or clusters nested.
+    options that cannot be, and where columns are shared.
     """
     options = Options.of(rounds or {})
     options.check(accelerated, fed.clients.k)
@@ -60,7 +61,9 @@ def fit(
     if gamma is None:
         fed, to_table = in_standard_columns(fed, problem)
         gamma, lam = learn(fed, problem)
-    ties = Ties.of(fed.clients.clusters, fed.clients.k, gamma, lam, alpha)
+    ties = Ties.of(fed.clients.clusters, fed.clients.k, gamma, lam, alpha, problem.tree.parents)
+    if ties.upper:
+        options.check_nested()
     exact = solve_exactly(fed, problem, ties)
     plan = (plan_async_al2sgd if accelerated else plan_async_l2gd)(fed, ties, options)
     trace: list[tuple[int, float, int, int]] = []
@@ -69,32 +72,49 @@ def fit(
         between = state["between"] + state.get("refreshes", 0)
         trace.append((state["t"], gap(state["observed"]), int(between), int(state["within"].sum())))
     theta = require_all_replies(fed.ask(reveal))["theta"]
-    own, network = _averages(ties, theta)
-    if not ties.alpha @ ties.Gamma > 0.0:
-        network = exact.root  # nobody is tied to it: what the exact solver says of clients never seen
-    alpha, tied = ties.alpha[:, None], ties.Gamma[:, None] > 0.0
-    nodes = tuple(np.where(tied, alpha * network + (1.0 - alpha) * own, at) for at in exact.nodes)
+    nodes, root = centres(ties, theta, exact)
     status = "finished" if state["status"] == "running" else state["status"]
     info = plan.about | {"status": status, "gap": trace[-1][1], "trace": trace}
     info |= {"differing": gap_to_spread(state["observed"]), "accuracy": options.accuracy, "asked": dict(rounds or {})}
     info |= {"communications": _counted(options, plan.method, state, theta.shape[1])}
     strengths = {"gamma": summarise(ties.gamma), "alpha": summarise(ties.alpha), "lam": summarise(ties.lam)}
+    if ties.upper:
+        alphas = [ties.alpha, *(above for _, above in ties.upper)]
+        strengths |= {"alpha": list(map(summarise, alphas)), "lam": [summarise(lam) for _, lam in ties.tree]}
     strengths |= {"columns": "as they are" if to_table is None else "standard"}
-    found = replace(exact, client=theta, nodes=nodes, root=network, info={"strengths": strengths, "rounds": info})
+    found = replace(exact, client=theta, nodes=nodes, root=root, info={"strengths": strengths, "rounds": info})
     return found if to_table is None else in_table(found, to_table)
 
 
-def _averages(ties: Ties, theta: Floats) -> tuple[Floats, Floats]:
-    """(2.2): averages of clusters (k, d) and of the network (d,)."""
+def centres(ties: Ties, theta: Floats, exact: Estimates) -> tuple[tuple[Floats, ...], Floats]:
+    """Centres of clusters at every level (k_l, d), and the network's (d,): averages (2.2), and by alpha the parent's.
+
+    Those to which nobody is tied are the exact solver's.
+    """
     sums = np.zeros((len(ties.alpha), theta.shape[1]))
     np.add.at(sums, ties.clusters, ties.gamma[:, None] * theta)
-    return ties.averages(sums)
+    means = ties.level_means(ties.averages(sums)[0], ties.Gamma)
+    reached = ties.passed * ties.Gamma
+    w = np.where(np.any(reached[-1] > 0.0), means[-1], exact.root)
+    root, nodes = w[0], []
+    for level in range(len(exact.nodes) - 1, -1, -1):
+        alpha = np.divide(
+            ties.passed[level + 1], ties.passed[level], out=np.zeros(len(w)), where=ties.passed[level] > 0.0
+        )
+        total = np.bincount(ties.nodes[level], reached[level])[ties.nodes[level], None]
+        own = alpha[:, None] * w + (1.0 - alpha[:, None]) * means[level]
+        w = np.where(total > 0.0, own, exact.nodes[level][ties.nodes[level]])
+        nodes.append(w[np.unique(ties.nodes[level], return_index=True)[1]])
+    return tuple(reversed(nodes)), root
 
 
 def _counted(options: Options, method: AsyncL2GD | AsyncAL2SGD, state: dict[str, Any], d: int) -> dict[str, Any]:
     """Communications of a run and what they are in the mean; those within clusters as means over these."""
     T, k = state["t"], len(method.p)
     mean = expected_communications(method.p0, method.p, T, method.ties.equal & isinstance(method, AsyncL2GD))
+    if method.q:
+        spoken = T * Levels.of(method.ties, method.p0, method.p, method.q).probability
+        mean = {"between": float(spoken[-1].max()), "within": spoken[:-1].sum(axis=0), "printed": spoken[0]}
     out: dict[str, Any] = {"between": int(state["between"]), "between_expected": mean["between"]}
     out |= {"within": float(np.mean(state["within"])), "within_expected": float(np.mean(mean["within"]))}
     out["within_printed"] = float(np.mean(mean["printed"]))
@@ -127,9 +147,8 @@ def squared_distances(site: Site, tied: bool, centre: Any = 0.0) -> Reply:
 
 def solve_exactly(fed: Federation, problem: GroupedProblem, ties: Ties) -> Estimates:
     """Solve (2.1); every client keeps its part of the optimum. A CoterieError where not all columns are personal."""
-    if len(problem.tree.parents) > 1:
-        raise CoterieError("Methods over rounds take one level of clusters: name the finest only.")
-    exact = given(fed, problem, ties.gamma, alpha=ties.alpha)
+    how: dict[str, Any] = {"lam": [lam for _, lam in ties.tree]} if ties.upper else {"alpha": ties.alpha}
+    exact = given(fed, problem, ties.gamma, **how)
     if len(problem.personal) < len(exact.root):
         raise CoterieError(
             "Methods over rounds tie all coefficients of a client: share none, leave out columns that do not vary "
@@ -183,10 +202,14 @@ def plan_async_l2gd(fed: Federation, ties: Ties, options: Options) -> Plan:
     batch = options.rows(0, int(c.rows.max()))
     L = ties.most(theory.batch_smoothness(c.L, c.L_row, batch))
     p0, p = options.probabilities_asked
-    chosen = theory.choose(ties, L, p0, p, options.eta, options.probabilities == "common")
+    nested = own_levels(ties, L) if ties.upper else None
+    chosen = theory.choose(ties, L, p0, p, options.eta, options.probabilities == "common", nested)
     mu, gradients = mu_F(fed, ties, OPTIMUM), gradients_at_optimum(fed, ties, OPTIMUM)
     loss = theory.batch_noise(gradients.loss, gradients.rows, batch)
-    sigma2 = theory.noise(chosen.p0, chosen.p, gradients.phi, gradients.psi, loss, exact=not batch)
+    if nested is None:
+        sigma2 = theory.noise(chosen.p0, chosen.p, gradients.phi, gradients.psi, loss, exact=not batch)
+    else:
+        sigma2 = nested.noise(gradients.ties, loss)
     decreasing = options.eta is None and mu > 0.0
     if decreasing:
         bound: Any = partial(
@@ -199,7 +222,8 @@ def plan_async_l2gd(fed: Federation, ties: Ties, options: Options) -> Plan:
     T = options.steps or (_steps(bound, options.accuracy**2 * gradients.start) if known else UNKNOWN)
     eta = (lambda t: float(theory.schedule(t, chosen.smoothness, mu))) if decreasing else chosen.eta
     peers = options.peers(chosen.p0, len(ties.alpha))
-    method = AsyncL2GD(ties, eta, chosen.p0, chosen.p, chosen.tau, seed=options.seed, batch=batch, **peers)
+    peers |= {"seed": options.seed, "batch": batch, "q": chosen.q}
+    method = AsyncL2GD(ties, eta, chosen.p0, chosen.p, chosen.tau, **peers)
     why = chosen.why + ("; the step decreases later (Gower et al. 2019, Theorem 3.2)" if decreasing else "")
     about = {"eta": chosen.eta, "mu": mu, "sigma2": sigma2, "smoothness": chosen.smoothness, "why": why}
     about |= {"steps": T, "p0": chosen.p0, "p": summarise(chosen.p), "tau": summarise(chosen.tau), "batch": batch}
@@ -215,10 +239,11 @@ def plan_async_al2sgd(fed: Federation, ties: Ties, options: Options) -> Plan:
     mu, common = mu_F(fed, ties, OPTIMUM), options.probabilities == "common"
     L_F = float(np.max(c.L + ties.gamma))
     p0, p = options.probabilities_asked
-    chosen = async_al2sgd_theory.choose(ties, L, L_F, mu, p0, p, options.rho, common, options.paper)
+    nested = own_levels(ties, L) if ties.upper else None
+    chosen = async_al2sgd_theory.choose(ties, L, L_F, mu, p0, p, options.rho, common, options.paper, nested)
     k = chosen.steps
     T = options.steps or int(min(max(k.iterations(options.accuracy**2), 1.0), MOST))
-    peers = options.peers(chosen.p0, len(ties.alpha))
+    peers = options.peers(chosen.p0, len(ties.alpha)) | {"q": chosen.q}
     momentum = Momentum(k.a1, k.a2, k.b1, k.b2, k.eta)
     method = AsyncAL2SGD(ties, momentum, chosen.p0, chosen.p, chosen.tau, k.rho, options.seed, batch, **peers)
     about = {"eta": k.eta, "mu": mu, "rho": k.rho, "smoothness": chosen.smoothness, "why": chosen.why}
@@ -243,35 +268,42 @@ def send_weighted(site: Site, gamma: Floats, at: str) -> Reply:
 
 
 @work
-def send_squares(site: Site, gamma: Floats, at: str, own: Floats, network: Floats) -> Reply:
-    """Squares of the three gradients, of rows' gradients, and of the parameters."""
+def send_squares(site: Site, gamma: Floats, at: str, means: Floats) -> Reply:
+    """Squares of the gradients of distances from averages (k, levels + 1, d), of losses and rows, and of theta."""
     theta = site.state[at]
     loss, rows = squared_gradients(site.objective, theta)
-    phi = gamma**2 * np.sum((theta - network) ** 2, axis=1)
-    psi = gamma**2 * np.sum((theta - own[site.clusters]) ** 2, axis=1)
-    return {"phi": phi, "psi": psi, "loss": loss, "rows": rows, "start": np.sum(theta**2, axis=1)}
+    ties = gamma[:, None] ** 2 * np.sum((theta[:, None] - means[site.clusters]) ** 2, axis=2)
+    return {"ties": ties, "loss": loss, "rows": rows, "start": np.sum(theta**2, axis=1)}
 
 
 @dataclass(frozen=True)
 class GradientsAtOptimum:
     """What (3.4) needs at the optimum, for every cluster (k,), and ``start``, ``|0 - optimum|^2``.
 
-    ``phi`` is a cluster's share of ``|grad phi|^2``, ``psi`` is ``(1 - alpha_j)^2 |grad psi_j|^2``, ``loss`` is ``|grad
+    ``ties`` (levels + 1, k) has its share of the squared gradients of ties to each level's average, ``loss`` is ``|grad
     F_j|^2`` and ``rows`` is ``sum_i n_i sum_l |grad f_il|^2``.
     """
 
-    phi: Floats
-    psi: Floats
+    ties: Floats
     loss: Floats
     rows: Floats
     start: float
+
+    @property
+    def phi(self) -> Floats:
+        """A cluster's share of ``|grad phi|^2``."""
+        return np.asarray(self.ties[-1])
+
+    @property
+    def psi(self) -> Floats:
+        """``(1 - alpha_j)^2 |grad psi_j|^2``."""
+        return np.asarray(self.ties[0])
 
 
 def gradients_at_optimum(fed: Federation, ties: Ties, at: str) -> GradientsAtOptimum:
     """Ask, in two exchanges of sums, for the squares at the optimum, which the clients keep as state ``at``."""
     gamma = PerRow(ties.gamma)
-    own, network = ties.averages(require_all_replies(fed.total(send_weighted, by="cluster", gamma=gamma, at=at))["s"])
-    message: dict[str, Any] = {"gamma": gamma, "at": at, "own": PerCluster(own), "network": network}
-    s = require_all_replies(fed.total(send_squares, by="cluster", **message))
-    start = float(s["start"].sum())
-    return GradientsAtOptimum(ties.alpha**2 * s["phi"], (1.0 - ties.alpha) ** 2 * s["psi"], s["loss"], s["rows"], start)
+    own, _ = ties.averages(require_all_replies(fed.total(send_weighted, by="cluster", gamma=gamma, at=at))["s"])
+    means = np.stack(ties.level_means(own, ties.Gamma), axis=1)
+    s = require_all_replies(fed.total(send_squares, by="cluster", gamma=gamma, at=at, means=PerCluster(means)))
+    return GradientsAtOptimum(ties.share**2 * s["ties"].T, s["loss"], s["rows"], float(s["start"].sum()))

@@ -1,8 +1,8 @@
 """Steps of Algorithms 1 and 2 of Lyu, Hanzely, Kolar (2022) fused into few messages between clients and cluster heads.
 
 Coins are known ahead, so a coordinator sends a cluster as many local steps as lie before its next communication, in
-one message. Clusters with schedules of their own are aligned by ordinal: exchange e of a segment between two global
-rounds carries every cluster's e-th communication.
+one message. Clusters with schedules of their own are aligned by ordinal: exchange e of a segment between two rounds
+above clusters carries every cluster's e-th communication.
 
 A communication is a pull ``theta_i <- theta_i + gamma_i (u_j - c_j theta_i)``, sent with the next local steps. Where
 the clients of a cluster have equal gamma, the head knows where their average is after it, and fuses pulls that follow
@@ -20,15 +20,15 @@ import numpy as np
 from coterie.federation import Clusters, Federation, PerCluster, Site, Work, work
 from coterie.methods.clustered_l2gd.client_work import Reply, local_steps, tied, widened
 from coterie.methods.clustered_l2gd.coins_and_averages import NetworkAverage
+from coterie.methods.clustered_l2gd.nested_levels import Levels
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.parameters import precision
-from coterie.relations.clusters import Ties
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Steps up to, and with, the next global round; E is the largest number of exchanges of a cluster in it."""
+    """Steps up to, and with, the next round above clusters; E is the largest number of exchanges of a cluster in it."""
 
     first: int  # number of its first step
     # (k,) cluster rounds that follow the last exchange at once, with no local step between, where these are free
@@ -40,28 +40,41 @@ class Segment:
     rest: Ints  # (k,) local steps after the last communication
     restart: Ints  # (k,) number of the first of these
     last: int  # number of the step that ends it
-    ends: bool  # whether that is a global round; otherwise the coins drawn so far ended here
+    level: Ints  # (k,) of the round in that step, 0 for clusters that have none above themselves
+
+    @property
+    def ends(self) -> bool:
+        """Whether a round above clusters ends it; otherwise the coins drawn so far ended here."""
+        return bool(self.level.any())
 
 
-def segments(xi0: Bools, xi: Bools, first: int, free: Bools) -> Iterator[Segment]:
-    """The exchanges of steps with coins (n,), (n, k), from ``first`` on; the last segment ends with no global round.
+def segments(above: Any, xi: Bools, first: int, free: Bools) -> Iterator[Segment]:
+    """The exchanges of steps with cluster coins xi (n, k), from ``first`` on, and rounds ``above`` (n, k), by level.
 
     For clusters that are ``free`` (k,) a round that follows a round needs no exchange: a pull leaves their average
-    where it was.
+    where it was. The last segment ends with no round above; clusters that are not in one keep their steps for the next.
     """
-    begin = 0
-    for end in np.flatnonzero(xi0):
-        yield segment(first + begin, xi[begin:end], free, True)
-        begin = int(end) + 1
-    yield segment(first + begin, xi[begin:], free, False)
+    begin, kept = 0, np.zeros(xi.shape[1], dtype=np.int64)
+    above = above if np.ndim(above) == 2 else np.broadcast_to(above[:, None], xi.shape)
+    for end in np.flatnonzero(above.any(axis=1)):
+        s = segment(first + begin, xi[begin : end + 1], free, above[end], kept)
+        yield s
+        begin, kept = int(end) + 1, np.where(s.level > 0, 0, s.rest)
+    yield segment(first + begin, xi[begin:], free, np.zeros_like(kept), kept)
 
 
-def segment(first: int, coins: Bools, free: Bools, ends: bool) -> Segment:
-    """Fuse the steps with cluster coins (n, k) of one segment; ``ends``: a global round follows."""
-    n, k = coins.shape
+def segment(first: int, coins: Bools, free: Bools, level: Any, kept: Ints) -> Segment:
+    """Fuse the steps with cluster coins (n, k) of one segment, whose last step is a round of ``level`` (k,) for some.
+
+    ``kept`` (k,) are local steps before it that are still to be sent.
+    """
+    level, k = np.asarray(level, dtype=np.int64), coins.shape[1]
+    if level.any():
+        coins = coins & ((np.arange(len(coins)) < len(coins) - 1)[:, None] | (level == 0))
+    n = len(coins) - (level > 0)
     j, t = np.nonzero(coins.T)  # by cluster, then by time
     new = np.concatenate([[True], j[1:] != j[:-1]])[: len(j)]
-    since = np.where(new, -1, np.concatenate([[0], t[:-1]])[: len(t)])
+    since = np.where(new, -1 - kept[j], np.concatenate([[0], t[:-1]])[: len(t)])
     gap = t - since - 1
     communicates = (gap > 0) | ~free[j]
     count = np.cumsum(communicates)
@@ -73,9 +86,10 @@ def segment(first: int, coins: Bools, free: Bools, ends: bool) -> Segment:
     steps[ordinal[communicates], j[communicates]] = gap[communicates]
     start[ordinal[communicates], j[communicates]] = first + since[communicates] + 1
     np.add.at(pulls, (ordinal[ordinal >= 0], j[ordinal >= 0]), 1)
-    latest = np.full(k, -1, dtype=np.int64)
+    latest = -1 - kept
     latest[j] = t  # the last assignment stays
-    return Segment(first, before, steps, start, pulls, n - latest - 1, first + latest + 1, first + n, ends)
+    last = first + len(coins) - bool(level.any())
+    return Segment(first, before, steps, start, pulls, n - latest - 1, first + latest + 1, last, level)
 
 
 @work
@@ -110,8 +124,9 @@ class ClusterHeads:
     ``weight`` (k,) is the sum of gamma over the clients that answered last.
     """
 
-    def __init__(self, ties: Ties, mean: Floats, weight: Floats, personal: Sequence[str] | None = None) -> None:
+    def __init__(self, levels: Levels, mean: Floats, weight: Floats, personal: Sequence[str] | None = None) -> None:
         self.how: dict[str, Any] = {} if personal is None else {"personal": list(personal)}
+        self.levels, ties = levels, levels.ties
         self.gamma = ties.strongest
         self.equal, self.tied = ties.equal, ties.Gamma > 0.0
         self.mean, self.weight = np.array(mean), np.array(weight)
@@ -121,31 +136,30 @@ class ClusterHeads:
         self,
         fed: Federation,
         first: int,
-        parameters: tuple[float, float, Floats, Floats, Floats],
-        coins: tuple[Bools, Bools],
+        eta: float,
+        above: Ints,
+        xi: Bools,
         network: NetworkAverage,
         batch: int,
     ) -> int:
-        """Lines 2 to 19 from ``first`` on, by eta, p_0, p, alpha, tau and coins; the last step of finite averages."""
-        eta, p0, p, alpha, tau = parameters
-        local = eta / ((1.0 - p0) * (1.0 - p))
-        own = np.divide(eta * (1.0 - tau) * (1.0 - alpha), (1.0 - p0) * p, out=np.zeros(len(p)), where=p > 0.0)
-        both = alpha + tau * (1.0 - alpha)
-        for s in segments(*coins, first, self.equal):
+        """Lines 2 to 19 from ``first`` on, by rounds ``above`` clusters and coins xi; the last step that is finite."""
+        local = eta / self.levels.local
+        own = eta * self.levels.weight(0, np.zeros(len(local), dtype=np.int64))
+        for s in segments(above, xi, first, self.equal):
             self.pull_to_average(s.before, own)
             for steps, start, pulls in zip(s.steps, s.start, s.pulls, strict=True):
                 self.exchange(fed, steps >= 0, np.maximum(steps, 0), start, local, batch)
                 self.pull_to_average(pulls, own)
             communicates = (s.rest > 0) | (self.unknown() if s.ends else self.pending())
+            communicates &= (s.level > 0) | (not s.ends)
             if communicates.any():
                 self.exchange(fed, communicates, s.rest, s.restart, local, batch)
             if s.ends:
-                mean = network(alpha * self.weight, self.mean)
-                towards = alpha[:, None] * mean + (tau * (1.0 - alpha))[:, None] * self.mean
-                self.pull(eta / p0 * both, eta / p0 * towards)
+                c, u = self.levels.pull(np.where(s.level > 0, s.level, -1), self.mean, self.weight, network)
+                self.pull(eta * c, eta * u)
             if not np.isfinite(self.mean).all():
                 return s.last
-        return first + len(coins[0])
+        return first + len(xi)
 
     def exchange(self, fed: Federation, mask: Bools, steps: Ints, first: Ints, size: Floats, batch: int) -> None:
         """Clusters ``mask`` make their pending pull and local steps; sums of gamma theta and of gamma come back."""
@@ -186,8 +200,8 @@ class ClusterHeads:
 class AnchorHeads:
     """Algorithm 2: averages of the anchor x, and the communications that clients have yet to make their step from.
 
-    ``scale`` (k,) is the weight ``1 / ((1 - p_0) (1 - p_j))`` of a local step; ``average``, ``network`` (k, d) are
-    averages of x over clusters and the network, and ``fresh`` (k,) are clusters that have not been told of them.
+    ``means`` has the averages of x of every level over each cluster, each (k, d), and ``fresh`` (k,) are clusters that
+    have not been told of them.
     """
 
     def __init__(
@@ -195,19 +209,28 @@ class AnchorHeads:
         fed: Federation,
         client_update: Work,
         momentum: Momentum,
-        alpha: Floats,
-        scale: Floats,
+        levels: Levels,
         batch: int,
-        average: Floats,
-        network: Floats,
+        means: Sequence[Floats],
         fresh: Bools,
         personal: Sequence[str] | None = None,
     ) -> None:
         self.how: dict[str, Any] = {} if personal is None else {"personal": list(personal)}
         self.fed, self.client_update, self.momentum, self.batch = fed, client_update, momentum, batch
-        self.alpha, self.scale = alpha, scale
-        self.average, self.network, self.fresh = average, network, np.array(fresh)
-        self.c, self.u = np.full(len(alpha), -1.0), np.zeros(average.shape)
+        self.levels, self.means, self.fresh = levels, list(means), np.array(fresh)
+        self.c, self.u = np.full(len(fresh), -1.0), np.zeros(self.average.shape)
+
+    @property
+    def average(self) -> Floats:
+        """Averages of x over clusters."""
+        return self.means[0]
+
+    def communicated(self, level: Ints, theta: Floats, weight: Floats, network: NetworkAverage) -> None:
+        """Clusters will step from a round of ``level`` (k,), -1 for none, by averages ``theta`` over ``weight``."""
+        c, u = self.levels.pull(level, theta, weight, network)
+        for a, mean in enumerate(self.means):
+            u -= np.where(level >= a, self.levels.weight(a, np.maximum(level, a)), 0.0)[:, None] * mean
+        self.pull(level >= 0, c, u)
 
     def pull(self, mask: Bools, c: Floats, u: Floats) -> None:
         """Clusters ``mask`` will step from a communication: by c (k,) and u (k, d)."""
@@ -222,16 +245,16 @@ class AnchorHeads:
 
         A cluster in which nobody answered, or nobody is tied, has the anchor's averages: it steps by its own loss.
         """
-        alpha, m = self.alpha[:, None], self.momentum
-        sent = {"c": self.c, "u": self.u, "fresh": self.fresh, "scale": self.scale, "count": count, "first": first}
-        sent["v"] = alpha * self.network + (1.0 - alpha) * self.average
+        m, scale = self.momentum, 1.0 / self.levels.local
+        sent = {"c": self.c, "u": self.u, "fresh": self.fresh, "scale": scale, "count": count, "first": first}
+        sent["v"] = sum(share[:, None] * mean for share, mean in zip(self.levels.ties.share, self.means, strict=True))
         message: Any = {name: PerCluster(value) for name, value in sent.items()}
         message |= {"momentum": np.array([m.a1, m.a2, m.b1, m.pace, m.eta]), "batch": self.batch}
         to = None if mask.all() else Clusters(mask)
         sums = self.fed.total(self.client_update, to=to, by="cluster", refresh=refresh, **self.how, **message)
         self.c, self.fresh = np.where(mask, -1.0, self.c), self.fresh & ~mask
         if not sums:
-            return self.average, np.zeros(len(self.alpha))
+            return self.average, np.zeros(len(self.fresh))
         weight = np.where(mask, sums["g"], 0.0)
         tied = weight[:, None] > 0.0
         return np.where(tied, sums["s"] / np.where(tied, weight[:, None], 1.0), self.average), weight

@@ -78,6 +78,14 @@ class Options:
         if self.p is not None:
             replace(declared(Options)["p"], name="p of rounds").at(self.p, 0, k)
 
+    def check_nested(self) -> None:
+        """Raise for options that are of one level of clusters."""
+        if self.p0 is not None or self.p is not None or self.one_coin or self.probabilities == "common":
+            raise CoterieError(
+                "With several levels of clusters theory chooses the probabilities of the rounds of each: leave p0, p, "
+                "one_coin and probabilities out of rounds, or name one level of clusters."
+            )
+
     @property
     def probabilities_asked(self) -> tuple[float | None, npt.ArrayLike | None]:
         """p0 and p, where they are not to be chosen."""

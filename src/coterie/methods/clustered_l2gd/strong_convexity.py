@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, PerRow, Site, require_all_replies, work
-from coterie.numerics.arrays import Floats, full, pack
+from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.objectives.constants import Constants, constants, hessians, packed_product, rounding
 from coterie.relations.clusters import Ties
 
@@ -48,7 +48,7 @@ def mu_F(fed: Federation, ties: Ties, at: str = "", tolerance: float = 1e-3) -> 
     tree = factor_cluster_hessians(ties, s["A"])
     if tree is None or s["free"].any() or separated(ties, s["H"], s["most"]):
         return 0.0
-    K, S, C = tree
+    levels, C = tree
     diagonal: list[float] = []
     off_diagonal: list[float] = []
     norm, a = 0.0, 0.0
@@ -61,7 +61,12 @@ def mu_F(fed: Federation, ties: Ties, at: str = "", tolerance: float = 1e-3) -> 
                 fed.total(forget)
                 return 1.0 / (top + rest)
             off_diagonal.append(norm)
-        w = np.einsum("kij,kj->ki", K, s["b"]) + S @ (C @ np.einsum("kij,kj->i", S, s["b"]))
+        b = [s["b"]]
+        for parent, _, S in levels:
+            b.append(summed(np.einsum("kij,kj->ki", S, b[-1]), parent))
+        w = b.pop() @ C
+        for (parent, K, S), below in zip(reversed(levels), reversed(b), strict=True):
+            w = np.einsum("kij,kj->ki", K, below) + np.einsum("kij,kj->ki", S, w[parent])
         a = float(require_all_replies(fed.total(lanczos_down, w=PerCluster(w / norm), norm=norm))["a"])
         diagonal.append(a)
 
@@ -118,22 +123,37 @@ def forget(site: Site) -> Reply:
     return {}
 
 
-def factor_cluster_hessians(ties: Ties, A: Floats) -> tuple[Floats, Floats, Floats] | None:
-    """The tree above the clients, factored: ``w_j = K_j b_j + S_j w`` and ``w = C sum_j S_j b_j``; None where flat."""
-    values, vectors = np.linalg.eigh(full(A))
-    values = np.where(values > rounding(values), values, 0.0)
-    lam, tied = ties.lam[:, None], ties.Gamma > 0.0
-    if np.any(tied & (lam[:, 0] == 0.0) & (values[:, 0] <= 0.0)):
+def summed(values: Any, parent: Ints) -> Floats:
+    """Sums (k, ...) of a level's values (k_l, ...) over the parents of its nodes."""
+    if not parent.any():
+        return np.asarray(values.sum(axis=0))[None]
+    out = np.zeros((int(parent.max()) + 1, *values.shape[1:]))
+    np.add.at(out, parent, values)
+    return out
+
+
+def factor_cluster_hessians(ties: Ties, A: Floats) -> tuple[list[tuple[Ints, Floats, Floats]], Floats] | None:
+    """The tree above the clients, factored; None where it is flat.
+
+    At every level ``w_j = K_j b_j + S_j w`` under the parent's w, which is told ``sum_j S_j b_j``; ``w = C b`` at last.
+    """
+    tied, levels = ties.Gamma > 0.0, []
+    H = full(A)
+    for parent, lam in ties.tree:
+        values, vectors = np.linalg.eigh(H)
+        values, strong = np.where(values > rounding(values), values, 0.0), lam[:, None]
+        if np.any(tied & (lam == 0.0) & (values[:, 0] <= 0.0)):
+            return None
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = np.where(np.isinf(strong), 1.0, np.where(strong > 0.0, strong / (values + strong), 0.0))
+            inverse = np.where(values + strong > 0.0, 1.0 / (values + strong), 0.0)
+        K, S, onward = (np.einsum("kia,ka,kja->kij", vectors, x, vectors) for x in (inverse, share, values * share))
+        levels.append((parent, K, S))
+        H, tied = summed(onward, parent), summed(1.0 * (tied & (lam > 0.0)), parent) > 0.0
+    stiff, basis = np.linalg.eigh(H[0])
+    if tied.any() and stiff[0] <= rounding(stiff)[0]:
         return None
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(np.isinf(lam), 1.0, np.where(lam > 0.0, lam / (values + lam), 0.0))
-        inverse = np.where(values + lam > 0.0, 1.0 / (values + lam), 0.0)
-    K, S, onward = (np.einsum("kia,ka,kja->kij", vectors, x, vectors) for x in (inverse, share, values * share))
-    stiff, basis = np.linalg.eigh(onward.sum(axis=0))
-    if np.any(tied & (lam[:, 0] > 0.0)) and stiff[0] <= rounding(stiff)[0]:
-        return None
-    C = (basis * np.divide(1.0, stiff, out=np.zeros_like(stiff), where=stiff > 0.0)) @ basis.T
-    return K, S, C
+    return levels, (basis * np.divide(1.0, stiff, out=np.zeros_like(stiff), where=stiff > 0.0)) @ basis.T
 
 
 def separated(ties: Ties, H: Floats, most: Floats) -> bool:
@@ -143,7 +163,7 @@ def separated(ties: Ties, H: Floats, most: Floats) -> bool:
     back. A direction in which all clients move as one is seen by no tie, so sums of Hessians tell, against what these
     are at most (both (k, P)): their ratio does not depend on columns' units.
     """
-    tied, joined = ties.Gamma > 0.0, ties.lam > 0.0
+    tied, joined = ties.Gamma > 0.0, ties.passed[-1] > 0.0
     alone, together = tied & ~joined, tied & joined
     parts = [np.concatenate([x[alone], x[together].sum(axis=0)[None]]) for x in (H, most)]
     values, vectors = np.linalg.eigh(full(parts[1]))

@@ -35,8 +35,8 @@ loss changes by less than 1e-6 for each row."""
 TRUST = 1e-2  # what a step may gain for each row at most: where it gains more, the point is solved from the beginning
 
 
-def learn(fed: Federation, problem: GroupedProblem) -> tuple[float, float | None]:
-    """Gamma, and lambda where there are clusters, for a tree with one level of them at most."""
+def learn(fed: Federation, problem: GroupedProblem) -> tuple[float, Any]:
+    """Gamma, and lambda where there are clusters: a list where there are several levels of them."""
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept, problem.basis)
     size = np.exp(np.mean(np.log(setup.unit[setup.z])))  # so that the search starts near 1
     basis = size * setup.deviation[None]
@@ -44,8 +44,12 @@ def learn(fed: Federation, problem: GroupedProblem) -> tuple[float, float | None
     levels += [Structure("isotropic", basis[: int(nodes > 1)]) for nodes in problem.tree.sizes[:-1]]
     *_, state = Variances(setup, tuple(levels), reml=problem.family.has_dispersion).run(fed)
     with np.errstate(divide="ignore"):
-        strengths = np.minimum((state.x[: sum(map(len, levels))] * size) ** -2.0, STRONGEST)
-    return float(strengths[0]), float(strengths[1]) if len(strengths) > 1 else None
+        found = np.minimum((state.x[: sum(map(len, levels))] * size) ** -2.0, STRONGEST).tolist()
+    if len(levels) <= 2:
+        return found[0], found[1] if len(found) > 1 else None
+    found = iter(found)
+    gamma, *lam = (next(found) if len(level) else np.inf for level in levels)
+    return gamma, lam
 
 
 @dataclass(frozen=True)
