@@ -396,6 +396,28 @@ def test_an_objective_needs_its_owners_leave(tmp_path, monkeypatch):
     assert "not allowed" in say(SiteReceiver(basel), **request | {"run": "s"})["refused"]
 
 
+def test_bytes_that_are_written_are_those_that_went_out_without_a_form_that_is_known(tmp_path):
+    build(tmp_path)
+    sent = {name: [] for name in NAMES}
+
+    class Counted(LocalTransport):
+        def send(self, messages, timeout):
+            answers = super().send(messages, timeout)
+            for name, answer in answers.items():
+                sent[name].append(len(answer))
+            return answers
+
+    fed = Remote(
+        Counted({name: host.receive for name, host in hosts(tmp_path).items()}),
+        run="r",
+        task=task(tmp_path, client="ward"),
+    )
+    for _ in range(3):
+        fed.total(rows_here)
+    lines = list(logs.read(home(tmp_path, "bern") / "log.jsonl"))
+    assert [line["bytes"] for line in lines] == sent["bern"] and lines[-1]["bytes"] < lines[1]["bytes"]
+
+
 def test_what_left_is_written_for_the_owner(tmp_path):
     build(tmp_path)
     fed = Remote(transport(tmp_path), run="r", task=task(tmp_path, client="ward"))

@@ -45,7 +45,7 @@ def summary(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
     for trouble in ("refused", "failed", "garbled", "late"):
         if trouble in answer:
             found[trouble] = shortened(str(answer[trouble]), LONGEST)
-            return found | {"bytes": len(reply)}
+            return found
     if answer.get("problems"):
         found["problems"] = list(answer["problems"])
     values = answer.get("values")
@@ -56,12 +56,16 @@ def summary(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
             found["covers"] = covers
     elif found["kind"] in ("open", "about"):
         found["clients"] = len(answer.get("labels", ()))
-    return found | {"bytes": len(reply)}
+    return found
 
 
-def note_answer(path: Path, request: Any, reply: bytes, seconds: float, node: Node | None) -> None:
-    """Note for a site's owner what left: ``watch`` of a :class:`~coterie.deployment.site.receiver.SiteReceiver`."""
-    logs.append(path, {"time": logs.now(), **summary(request, reply, node), "seconds": round(seconds, 6)})
+def note_answer(path: Path, request: Any, reply: bytes, seconds: float, node: Node | None, sent: int) -> None:
+    """Note for a site's owner what left: ``watch`` of a :class:`~coterie.deployment.site.receiver.SiteReceiver`.
+
+    ``sent`` are the bytes that went out, in which a form that both ends know is left out.
+    """
+    told = {"time": logs.now(), **summary(request, reply, node), "bytes": sent, "seconds": round(seconds, 6)}
+    logs.append(path, told)
 
 
 TOLD = 20  # of what an owner was told, so much is kept: the last of it may only be what came of the first

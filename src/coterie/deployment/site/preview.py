@@ -87,7 +87,7 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
     config = replace(config, sites=(member.name, *others), policy={}, secure={})
     seen: dict[tuple[str, str], Leaving] = {}
 
-    def noted(request: Any, reply: bytes, seconds: float, node: Node | None) -> None:
+    def noted(request: Any, reply: bytes, seconds: float, node: Node | None, sent: int) -> None:
         entry = summary(request, reply, node)
         key = str(entry["kind"]), str(entry.get("work", ""))
         found = seen.setdefault(key, Leaving(*key))
@@ -100,7 +100,7 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
                 "labels of clients and clusters, rows of each client": f"{entry.get('clients', 0):,} clients"
             }
         found.answers += 1
-        found.bytes += int(entry["bytes"])
+        found.bytes += sent
         found.covers = min((n for n in (found.covers, entry.get("covers")) if n is not None), default=None)
 
     def prepared(folder: Path, here: Member, task: Mapping[str, Any], data: str) -> Prepared:

@@ -35,7 +35,7 @@ from coterie.errors import CoterieError, NoRows, fitting
 from coterie.federation import Site, Work
 from coterie.options import call
 
-Watch = Callable[[Any, bytes, float, Node | None], None]
+Watch = Callable[[Any, bytes, float, Node | None, int], None]
 Prepare = Callable[[Path, Member, Mapping[str, Any], str], prepared_data.Prepared]
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 FAILS = f"by the rules of its owner it says no more: '{PROBLEM}' in the site's folder says why the work failed."
@@ -80,7 +80,12 @@ class SiteReceiver:
     def receive(self, data: bytes) -> bytes:
         """Answer one message: of the kinds check and open, or one that the node of its run answers."""
         with self._lock:
-            return self._link.answered(data, self._answer_locked)
+            self._told: partial[None] | None = None
+            sent = self._link.answered(data, self._answer_locked)
+            with suppress(OSError):  # a full disk stops the log, not the run
+                if self._told is not None:
+                    self._told(len(sent))
+            return sent
 
     def _answer_locked(self, request: Any, key: bytes) -> bytes:
         """Answer and log while no other process of the site does; without a lock where files cannot be locked."""
@@ -98,8 +103,7 @@ class SiteReceiver:
             reply = self._answer_or_refuse(request, key)
             if (node := self._runs.get(run)) is not None:
                 self._run_stamps[run] = self._run_stamp(run)
-            with suppress(OSError):  # a full disk stops the log, not the run
-                self._watch(request, reply, time.perf_counter() - start, node)
+            self._told = partial(self._watch, request, reply, time.perf_counter() - start, node)
         return payload.redact(reply, self.folder)
 
     def _guarded(self) -> Answer:
