@@ -28,20 +28,20 @@ from coterie.runs.scores import BALANCED, RARE, Rule
 from coterie.runs.training import FILE, Trained, need_able, train
 from coterie.runs.training_problem import TrainingProblem, layers, need_related
 
-FOR_ALL = ("fedavg", "ditto", "dp-sgd")  # what "auto" tries beside these, as far as [privacy] lets it
 Watch = Callable[[str], Sequence[Callback]]  # is told what begins, and gives the callbacks that watch it
 
 
 def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:
     """The methods to compare: local and pooled always, and of "all" and "auto" those that can be used.
 
-    The latter are a few, and those about the relations that are given.
+    The latter are a few for each of the relations that are given, and of those that know none.
     """
     asked = [] if problem.config.model["heads"] else list(BASELINES)
     for name in names:
         if name in (ALL, AUTO):
-            some = TRAINED.values() if name == ALL else [t for t in TRAINED.values() if t.relation in given(problem)]
-            asked += filter(partial(usable, problem), [*FOR_ALL * (name == AUTO), *(t.name for t in some)])
+            known = {"nothing", *given(problem)}
+            some = [t.name for t in TRAINED.values() if name == ALL or (t.tried and t.relation in known)]
+            asked += filter(partial(usable, problem), some)
         else:
             trained_method(name, problem.config.folder).check(problem.config.given(name))
             asked.append(name)

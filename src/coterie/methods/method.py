@@ -41,6 +41,7 @@ class Method:
     clustered: bool = False  # says something else than the others only where there are clusters
     intercept: bool = False  # needs one that can be personal
     asked: bool = False  # is compared only where it is asked for by name
+    tried: bool = False  # is one of the few that "auto" compares for nets, where its relation is given
     whole: bool = False  # ties all coefficients of a client
     all_own: bool = False  # gives every client, or group, all coefficients, those of shared columns too
     turns: bool = False  # knows ``GroupedProblem.basis``, so that it may be given other columns that say the same

@@ -40,7 +40,7 @@ _FOUND: tuple[str, Relation, dict[str, Any]] = ("found_groups:FoundGroups", "fou
 _PULLED: tuple[str, Relation] = ("group_penalty:GroupPenalty", "groups")
 _L2GD: tuple[str, Relation, dict[str, Any]] = ("l2gd:L2GD", "groups", _OWN)
 _GROUPED: dict[str, Any] = {"E": 1, "own": "averaged", "weigh": "rows"}
-_SHAPES = {"shapes": True}
+_SHAPES, _TRIED = {"shapes": True, "tried": True}, {"tried": True}
 _LAYERS: dict[str, Any] = {"layout": "personal"}
 _PULLS = _LAYERS | {"reveals": "clients' own layers in the open"}
 _OVER: dict[str, Any] = {"takes": (*STRENGTHS, "rounds"), "learns": True, "asked": True, "whole": True}
@@ -61,6 +61,7 @@ def _over(name: str, summary: str, room: str, about: Relation, options: str = "O
 def _nets(path: str, reveals: str, gradients: bool = False, **defaults: Any) -> dict[str, Any]:
     """What a method for tables says of its class over any objective, whose layers may be split."""
     more = {"layout": "personal", "splits": False, "reveals": reveals, "gradients": gradients}
+    more["tried"] = reveals != _COINS  # whose steps need tuning on nets
     return {"trains": path, "defaults": STEPS | {"tau": 5} | defaults, **more}
 
 
@@ -95,16 +96,16 @@ _EVERY = (
     _over("similarity-network", "clients tied to those who are alike", "networks", "network", "Run", **_NETWORK),
     _over("weighted-averaging", "own and others' gradients, weighed", *_MAIN, fit_with=_AS_SENT, **_AVERAGED),
     _over("bias-correction", "the same, the others' bias corrected", *_MAIN, fit_with=_LESS_BIAS, **_CORRECTED),
-    _trains("fedavg", "one model, the average of clients' own steps", "fedavg:FedAvg"),
+    _trains("fedavg", "one model, the average of clients' own steps", "fedavg:FedAvg", more=_TRIED),
     _trains("fedavg-finetune", "the same, then steps of each client alone", "fedavg:FedAvg", more=_OWN, finetune=20),
-    _trains("dp-sgd", "clipped gradients of rows, for their privacy", "dp_sgd:DPSGD", more=_PRIVATE),
+    _trains("dp-sgd", "clipped gradients of rows, for their privacy", "dp_sgd:DPSGD", more=_PRIVATE | _TRIED),
     _trains("fedprox", "clients' steps held near the average", "fedprox:FedProx", mu=0.1),
     _trains("scaffold", "clients' steps corrected for their drift", "scaffold:Scaffold", more=_DRIFT),
-    _trains("ditto", "own models pulled to the average", "ditto:Ditto", more=_OWN, lam=0.1, s=5),
+    _trains("ditto", "own models pulled to the average", "ditto:Ditto", more=_OWN | _TRIED, lam=0.1, s=5),
     _trains("pfedme", "own models in Moreau envelopes", "pfedme:PFedMe", more=_OWN, lam=5.0, alpha=0.05, R=5),
     _trains("l2gd", "own models pulled to their mean where a coin falls so", "l2gd:L2GD", more=_OWN, lam=0.1),
     _trains("apfl", "own models mixed with the average", "apfl:APFL", more=_OWN),
-    _trains("fedper", "own last layers", "fedper:FedPer", "layers", _LAYERS),
+    _trains("fedper", "own last layers", "fedper:FedPer", "layers", _LAYERS | _TRIED),
     _trains("fedrep", "own last layers, trained first", "fedrep:FedRep", "layers", _LAYERS),
     _trains("fedbn", "own normalisation", "fedbn:FedBN", "layers", _NORMALISES),
     _trains("ifca", "a model for each of k groups, chosen by loss", *_IFCA, k=4, tau=5),

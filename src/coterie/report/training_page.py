@@ -16,6 +16,7 @@ from coterie.report import training_figures as pictures
 from coterie.report import words
 from coterie.report.page import page, write_page
 from coterie.report.tables import Table, but_for, with_interval
+from coterie.runs.config import AUTO
 from coterie.runs.scores import BALANCED, RARE
 from coterie.runs.training import Trained
 
@@ -159,6 +160,8 @@ def notes(result: TrainingComparison) -> list[str]:
     without = [name for name, method in TRAINED.items() if config.private and not private_enough(config, method)]
     if without and len(result.runs) > 1:
         out.append(f"Not compared, since [privacy] does not let them train: {words.joined(without)}.")
+    if config.method == AUTO and len(result.runs) > 1:
+        out.append("A few methods of each relation that is given were tried: methods='all' (--methods all) tries all.")
     for runs in result.runs.values():
         out += [f"Seed {run.seed}: {run.trouble}" for run in runs if run.trouble]
         out += [f"{run.method}: {run.privacy['statement']}" for run in runs if run.privacy]
