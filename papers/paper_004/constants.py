@@ -12,9 +12,9 @@ from coterie.federation import Federation, PerRow, Site, require_all_replies, wo
 from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.collaborators import Collaborators, require_columns
 from coterie.methods.collaboration.metric import Metric
-from coterie.methods.collaboration.theory import over, packed_hessians
+from coterie.methods.collaboration.theory import packed_hessians
 from coterie.numerics import keyed_random
-from coterie.numerics.arrays import Floats, Ints, full
+from coterie.numerics.arrays import Floats, Ints, full, over
 from coterie.objectives.constants import gradient_scatter
 from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Draws, full_gradient

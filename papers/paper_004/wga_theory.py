@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.methods.collaboration.theory import Value, over, variance
-from coterie.numerics.arrays import Floats, Ints
+from coterie.methods.collaboration.theory import Value, variance
+from coterie.numerics.arrays import Floats, Ints, over
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
 
 

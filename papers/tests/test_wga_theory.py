@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 
 from coterie.errors import CoterieError
 from coterie.methods.collaboration import theory
-from coterie.methods.collaboration.theory import over
+from coterie.numerics.arrays import over
 from papers.paper_004 import wga_theory
 from papers.paper_004.wga_theory import Descent, repeated
 from papers.tests.random_quadratic import T, random_quadratic

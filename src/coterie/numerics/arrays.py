@@ -70,6 +70,13 @@ def float_array(what: str, values: npt.ArrayLike) -> Floats:
         raise CoterieError(f"{what} must be numbers, in rows of one length.") from e
 
 
+def over(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
+    """``a / b`` of numbers that are not negative; 0 where a is 0, infinite where only b is."""
+    a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        return np.asarray(np.where(a > 0.0, a / b, 0.0))
+
+
 @cache
 def _triangle(p: int) -> tuple[Ints, Ints]:
     rows, columns = np.tril_indices(p)

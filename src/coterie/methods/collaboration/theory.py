@@ -17,19 +17,12 @@ import numpy.typing as npt
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import Metric
-from coterie.numerics.arrays import Floats, Ints, full
+from coterie.numerics.arrays import Floats, Ints, full, over
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
 from coterie.objectives.constants import hessians
 from coterie.objectives.mean_loss import sizes
 
 Value = float | Floats  # a number, or one for each main client
-
-
-def over(a: Value, b: Value) -> Floats:
-    """``a / b`` of numbers that are not negative; 0 where a is 0, infinite where only b is."""
-    a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        return np.asarray(np.where(a > 0.0, a / b, 0.0))
 
 
 def variance(alpha: Value, noise0: Value, average: Value) -> Floats:

@@ -16,7 +16,7 @@ from coterie.federation import Federation, Site, work
 from coterie.methods.groups.group_models import address, client_weights, group_models
 from coterie.methods.local_training.client_work import ModelTransport, Reply, finite, personal_mask
 from coterie.numerics import keyed_random
-from coterie.numerics.arrays import Bools, Floats
+from coterie.numerics.arrays import Bools, Floats, over
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, sizes
 from coterie.relations.parameter_layout import GroupLayout
@@ -96,8 +96,8 @@ def look(fed: Federation, method: Any, state: Mapping[str, Any], R: int = 2, row
     """
     free, layout = np.flatnonzero(state["quarantined"] == 0), GroupLayout(**state["layout"])
     to = address(fed, method.groups(fed), layout.models(state["w"]), free)
-    over = {"weigh": method.weigh, "B": method.B, "R": R, "t": state["t"], "rows": rows}
-    sums = fed.total(observe, to=free, **to, uncompressed=method.transport, **over)
+    how = {"weigh": method.weigh, "B": method.B, "R": R, "t": state["t"], "rows": rows}
+    sums = fed.total(observe, to=free, **to, uncompressed=method.transport, **how)
     weight = np.asarray([float(w) for w in sums["w"]]) if sums else np.zeros(1)
     if not (weight > 0.0).all():
         return None
@@ -118,9 +118,9 @@ def look(fed: Federation, method: Any, state: Mapping[str, Any], R: int = 2, row
         "shared_norm": shared_norm,
         "group_norm": np.array([part @ part for part in f]),
         "group_noise": np.array([np.sum(s) for s in sums["square"]]) / weight**2,
-        "M": ratio(off, norm),
-        "pair": float(ratio(widest(away), norm)),
-        "M_shared": ratio(off, shared_norm),
+        "M": over(off, norm),
+        "pair": float(over(widest(away), norm)),
+        "M_shared": over(off, shared_norm),
         "empirical": by_block(layout, spread(draws)),
         "formula": by_block(layout, gathered(layout, sums["square"], one / total**2)),
         "client": by_block(layout, gathered(layout, sums["each"], one / total)),
@@ -153,12 +153,6 @@ def shared_part(layout: GroupLayout, g: int, part: Floats) -> Floats:
     out = np.zeros(layout.shared, dtype=part.dtype)
     out[of[of < layout.shared]] = part[of < layout.shared]
     return out
-
-
-def ratio(a: Any, b: float) -> Any:
-    """a / b, where nothing of nothing is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(np.asarray(a) > 0.0, np.asarray(a) / b, 0.0)
 
 
 def widest(points: Floats) -> float:
