@@ -10,7 +10,7 @@ from scipy.sparse import csc_array
 from scipy.sparse.linalg import splu
 
 from coterie.numerics.network.problem import Certified, Problem, certify
-from coterie.numerics.network.splitting import CHECK, Relaxed
+from coterie.numerics.network.prox import CHECK, Relaxed
 
 
 def algorithm5(problem: Problem, rho: float, gap: float, iterations: int) -> Certified:

@@ -36,7 +36,7 @@ class Schema:
     @property
     def na_values(self) -> list[str] | None:
         """Texts of a site's file that mean a missing value: those of any table, but for what is a level here."""
-        from coterie.data.delimited import NA_VALUES
+        from coterie.data.table_files import NA_VALUES
 
         levels = {level for column in self.columns.values() for level in column.levels}
         return None if levels.isdisjoint(NA_VALUES) else [text for text in NA_VALUES if text not in levels]
