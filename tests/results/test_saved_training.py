@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import types
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -109,6 +110,29 @@ class Net(torch.nn.Module):
 class Other(torch.nn.Module):
     def forward(self, x): return x + 2
 """
+
+
+USES = {
+    "save": lambda trained, to: trained.save(to), "report": lambda trained, to: trained.report(to / "report.html"),
+    "comparison": lambda trained, to: trained.comparison, "notes": lambda trained, to: trained.notes,
+    "predict": lambda trained, to: trained.predict(ROWS, "1"),
+    "adapt": lambda trained, to: trained.adapt(ROWS, np.zeros(3, int)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_method_that_only_a_file_names_is_not_imported_whatever_is_done_with_it(packaged, tmp_path, use) -> None:
+    (tmp_path / "strange.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\nclass Made: pass\n")
+    document = json.loads((packaged / "training.json").read_text())
+    name = document["result"]["method"]
+    for keep in (True, False):
+        changed = json.loads(json.dumps(document))
+        changed["runs"]["strange:Made"] = changed["runs"][name] if keep else changed["runs"].pop(name)
+        changed["result"]["method"] = name if keep else "strange:Made"
+        (packaged / "training.json").write_text(json.dumps(changed))
+        with suppress(CoterieError):
+            USES[use](load(packaged, tmp_path), tmp_path / "again")
+        assert not (tmp_path / "mark").exists()
 
 
 @pytest.mark.parametrize("file", [None, "cell.py"])

@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.evidence.training_comparison import TrainingComparison
 from coterie.methods.groups.growth import Growth
-from coterie.methods.registry import trained_method
+from coterie.methods.registry import TRAINED
 from coterie.numerics.arrays import Floats
 from coterie.report import words
 from coterie.report.svg import COLOURS, Axes, Figure, evenly, line, mark, picture, spread
@@ -50,7 +50,7 @@ def curves(result: TrainingComparison) -> list[Figure]:
 def _curve(result: TrainingComparison, name: str) -> Floats:
     """Round, mean score and mean megabytes wherever the method was evaluated in every seed (points, 3)."""
     seen: dict[float, list[tuple[float, float]]] = {}
-    apart = 0.0 if trained_method(name).pool_rows else 1e-6
+    apart = 0.0 if name in TRAINED and TRAINED[name].pool_rows else 1e-6
     for run in result.runs[name]:
         for p in run.curve:
             if np.isfinite(p.get(result.score, np.nan)):

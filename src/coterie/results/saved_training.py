@@ -14,7 +14,6 @@ import pandas as pd
 from coterie import files
 from coterie.errors import CoterieError, fitting
 from coterie.evidence.training_comparison import TrainingComparison
-from coterie.methods.registry import trained_method
 from coterie.methods.user_defined_method import Permitted, digest
 from coterie.results.saved_values import Form, Shelf, packed, plain, unpack, unpacked, unplain
 from coterie.runs import training_problem
@@ -118,4 +117,4 @@ def _digests(config: Config, method: str) -> dict[str, str]:
     """:func:`~coterie.methods.user_defined_method.digest` of the code of a user's own that a configuration names."""
     paths = {config.model[key] or "": what for key, what in _CODE.items()}
     found = {path: digest(config.load(path, what)) for path, what in paths.items() if training_problem.own(path)}
-    return found | ({method: digest(trained_method(method, config.folder).method_class)} if ":" in method else {})
+    return found | ({method: digest(config.trainer(method).method_class)} if ":" in method else {})

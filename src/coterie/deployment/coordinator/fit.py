@@ -92,6 +92,7 @@ def fit(
         weights=task.get("weights"),
         mean_weight=mean,
     )
+    result.notes.extend(options.unheeded([name]))
     if not options.splits:
         result.notes.append(NOTHING)
     save(result)
