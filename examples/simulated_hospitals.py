@@ -137,7 +137,7 @@ def two_hospitals(
     """
     hospital = owners(images, len(scanners))
     ids = np.arange(len(hospital), dtype=np.uint64)
-    truth, mask = two_organs(len(ids), side, ids, seed)
+    truth, mask, _ = two_organs(len(ids), side, ids, seed)
     X = np.empty(truth.shape, dtype=np.float32)
     for h, scanner in enumerate(scanners):
         own = hospital == h
@@ -145,7 +145,7 @@ def two_hospitals(
     return by_column(hospital, seed, test_fraction).take(X[:, None], mask[:, None])
 
 
-def two_organs(n: int, side: int, ids: U64, seed: int) -> tuple[F64, Bytes]:
+def two_organs(n: int, side: int, ids: U64, seed: int) -> tuple[F64, Bytes, Bytes]:
     """Slices through a body with two organs, one brighter than the tissue and one darker, and a few vessels.
 
     Parameters
@@ -160,27 +160,28 @@ def two_organs(n: int, side: int, ids: U64, seed: int) -> tuple[F64, Bytes]:
     -------
     brightness : (n, side, side)
         From 0 to 1.
-    mask : (n, side, side) uint8
-        1 in the bright organ.
+    bright, dark : (n, side, side) uint8
+        1 in the bright organ, and in the dark one.
     """
     u = uniform(seed, "anatomy", ids, 0, 40)
     middle = side * (0.5 + 0.06 * (u[:, 0:2] - 0.5))
     radii = side * (0.38 + 0.08 * u[:, 2:4])
     turn = 2.0 * np.pi * u[:, 4]
     seen = 0.1 + 0.35 * ellipses(middle, radii, np.pi * u[:, 5], side)
-    mask = np.zeros(seen.shape, dtype=np.uint8)
+    masks = []
     for k, (brightness, opposite) in enumerate(((0.7, 0.0), (0.2, np.pi))):
         at = turn + opposite + 0.8 * (u[:, 6 + k] - 0.5)
         centre = middle + side * 0.18 * np.stack([np.cos(at), np.sin(at)], axis=1)
         size = side * (0.08 + 0.08 * u[:, 8 + 2 * k : 10 + 2 * k])
         inside = ellipses(centre, size, np.pi * u[:, 12 + k], side)
         seen += inside * (brightness - seen)
-        mask = (inside >= 0.5).astype(np.uint8) if k == 0 else mask * (inside < 0.5)
+        masks.append(inside >= 0.5)
+    mask = masks[0] & ~masks[1]
     for k in range(14, 30, 4):  # vessels, some bright and some dark
         centre = middle + side * 0.6 * (u[:, k : k + 2] - 0.5)
         inside = ellipses(centre, np.full((n, 2), 0.03 * side), np.zeros(n), side) * (1 - mask)
         seen += inside * ((0.2 + 0.5 * u[:, k + 2])[:, None, None] - seen)
-    return seen, mask.astype(np.uint8)
+    return seen, mask.astype(np.uint8), masks[1].astype(np.uint8)
 
 
 @dataclass(frozen=True)

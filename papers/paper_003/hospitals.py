@@ -1,0 +1,223 @@
+"""Section VII's hospitals, simulated: what is compared, through the package's front, on sites in hidden groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import coterie
+from coterie.evidence.training_comparison import TrainingComparison
+from coterie.federation import Array
+from coterie.report.tables import Table
+from coterie.results.training_result import TrainingResult
+from coterie.runs.training import Trained
+from papers.outcome import Outcome, Settings
+from papers.pictures import BLUE, GREEN, GREY, panels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SEEDS, GROUPS, EACH = 5, 3, 4
+TRAINING, HELD_OUT = 2, 20
+"""Images of a site."""
+STEPS = 5
+"""Full-gradient steps of a round, in all methods."""
+LINK = 2
+"""Rounds by which the bytes of messages are counted."""
+OURS = "network of data, all layers"
+SENT = f"{OURS}, tv:2"
+_NEAR: dict[str, Any] = {"k": EACH - 1, "mutual": True, "connected": False}
+DATA: dict[str, Any] = {"space": "data", **_NEAR}
+FEATURE: dict[str, Any] = {"space": "feature", "response": True, **_NEAR}
+MODEL: dict[str, Any] = {"space": "model", **_NEAR}
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Images X (n, 1, side, side) and outcomes y (n, ...) of all sites, whose they are, and what is hidden."""
+
+    X: Array
+    y: Array
+    client: Array
+    group: dict[str, int]
+
+    @classmethod
+    def of(cls, X: Array, y: Array, seed: int) -> Sites:
+        """Of as many images at each site, one site after another; sites of two seeds are not the same ones."""
+        names = np.array([f"{seed}.{'ABC'[i // EACH]}{i % EACH + 1}" for i in range(GROUPS * EACH)])
+        client = np.repeat(names, len(X) // len(names))
+        return cls(X, y, client, {str(name): i // EACH for i, name in enumerate(names)})
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One row of a comparison: a method, its hyper-parameters, and relations of clients that it is told."""
+
+    method: str
+    steps: Mapping[str, Any]
+    relations: Mapping[str, Any] = field(default_factory=dict)
+    told: bool = False
+
+    def fit(self, sites: Sites, net: Any, rounds: int, seed: int, engine: str = "auto") -> TrainingResult:
+        """The models and their evidence."""
+        local = "tau" if self.method == "similarity-network" else "E"
+        steps = {"rounds": rounds, "evaluate_every": rounds, "B": 0, local: STEPS, **self.steps}
+        relations = dict(self.relations) | ({"group": sites.group} if self.told else {})
+        fraction = HELD_OUT / (TRAINING + HELD_OUT)
+        rows = sites.X, sites.y, sites.client
+        how = {"rounds": steps, "seed": seed, "test_fraction": fraction, "engine": engine, **relations}
+        result: TrainingResult = coterie.fit(rows, net, method=self.method, **how)
+        return result
+
+
+def trials(
+    eta: Mapping[str, float], lam: Mapping[str, float], own: Sequence[str], body: Sequence[str]
+) -> dict[str, Trial]:
+    """All of a comparison, by name; ``own`` layers are personal, those of the ``body`` shared.
+
+    ``eta`` and ``lam`` are step sizes and strengths by method, or "" for the others.
+    """
+
+    def tied(network: Mapping[str, Any], personal: bool, **more: Any) -> Trial:
+        how = {"network": network} | ({"personal": own} if personal else {})
+        steps = {"eta": eta.get("network", eta[""]), "lam": lam["heads" if personal else "network"], **more}
+        return Trial("similarity-network", steps, how)
+
+    def one(method: str, told: bool = False, relations: Mapping[str, Any] | None = None, **steps: Any) -> Trial:
+        return Trial(method, {"eta": eta.get(method, eta[""]), **steps}, relations or {}, told)
+
+    return {
+        "local": one("local"),
+        "pooled": one("pooled"),
+        "FedAvg": one("fedavg"),
+        "FedPer": one("fedper", relations={"personal": own}),
+        "Ditto": one("ditto", lam=lam["ditto"], s=STEPS),
+        "told the groups: all layers": one("group-models", True),
+        "told the groups: heads": one("group-sgd", True, {"shared": body}),
+        OURS: tied(DATA, False),
+        "network of data, heads": tied(DATA, True),
+        "network of features, all layers": tied(FEATURE, False),
+        "network of models, all layers": tied(MODEL, False, alone=STEPS, relearn=6),
+        SENT: tied(DATA, False, up="tv:2"),
+    }
+
+
+Judge = Callable[[TrainingResult, Sites, int], Trained]
+
+
+def evidence(result: TrainingResult, sites: Sites, seed: int) -> Trained:
+    """The run as the front judged it."""
+    return result.run
+
+
+def compared(
+    draw: Callable[[int], Sites],
+    net: Any,
+    some: Mapping[str, Trial],
+    rounds: int,
+    seeds: Sequence[int],
+    tell: Callable[[str], None],
+    judge: Judge = evidence,
+) -> TrainingComparison:
+    """Every trial with every seed, whose sites, images, held-out rows and first models are its own."""
+    runs: dict[str, list[Trained]] = {name: [] for name in some}
+    for seed in seeds:
+        sites = draw(seed)
+        for name, trial in some.items():
+            tell(f"seed {seed}, {name}")
+            result = trial.fit(sites, net, rounds, seed)
+            runs[name].append(judge(result, sites, seed))
+    return replace(result.evidence, runs=runs, groups=[None] * len(seeds))
+
+
+def table(title: str, found: TrainingComparison, score: str) -> Table:
+    """Scores of held-out images, what ours gains over each, and the megabytes that were sent."""
+    rows = []
+    for name, runs in found.runs.items():
+        gain = "–" if name == OURS else triple(found.interval(OURS, name))
+        sent = np.mean([[r.ledger["bytes_up"], r.ledger["bytes_down"]] for r in runs], axis=0) / 1e6
+        moved = "–" if name in ("local", "pooled") else f"{sent[0]:.2f}, {sent[1]:.2f}"
+        rows.append((name, triple(found.interval(name)), gain, f"{found.interval(name, what='loss')[0]:.3f}", moved))
+    columns = ("method", f"{score} (95%)", f"gain of the {OURS} (95%)", "loss", "MB up, down")
+    return Table(title, columns, tuple(rows), texts=1)
+
+
+def triple(of: Sequence[float]) -> str:
+    """A mean and its interval."""
+    return f"{of[0]:.3f} ({of[1]:.3f} to {of[2]:.3f})" if np.isfinite(of[1]) else f"{of[0]:.3f}"
+
+
+def numbers(found: TrainingComparison) -> dict[str, Any]:
+    """Everything behind the table."""
+    return {
+        name: {
+            "score": [run.scores.judged(found.rule) for run in runs],
+            "sites": [run.labels for run in runs],
+            "loss": [run.scores.loss for run in runs],
+            "interval": found.interval(name),
+            "gain of ours": None if name == OURS else found.interval(OURS, name),
+            "setting": {k: str(v) for k, v in runs[0].setting.items()},
+            "bytes_up": [run.ledger["bytes_up"] for run in runs],
+            "bytes_down": [run.ledger["bytes_down"] for run in runs],
+        }
+        for name, runs in found.runs.items()
+    }
+
+
+def sent(sites: Sites, net: Any, some: Mapping[str, Trial], seed: int) -> dict[str, Any]:
+    """Bytes that a site sends and receives in a round, envelopes counted: of messages over loop-back."""
+    ours = {name: some[name].fit(sites, net, LINK, seed, "loopback").ledger for name in (OURS, SENT)}
+    each = LINK * GROUPS * EACH
+    return {name: {key: ledger[key] / each for key in ("bytes_up", "bytes_down")} for name, ledger in ours.items()}
+
+
+def sent_table(link: Mapping[str, Mapping[str, float]]) -> Table:
+    """The same to read."""
+    rows = []
+    for name, each in link.items():
+        ratio = link[OURS]["bytes_up"] / each["bytes_up"]
+        rows.append((name, f"{each['bytes_up']:,.0f}", f"{each['bytes_down']:,.0f}", f"1/{ratio:.1f}"))
+    columns = ("method", "up", "down", "up, relative")
+    return Table("Bytes of a site in a round, envelopes counted", columns, tuple(rows), texts=1)
+
+
+def outcome(
+    of: str,
+    score: str,
+    draw: Callable[[int], Sites],
+    net: Any,
+    some: Mapping[str, Trial],
+    rounds: int,
+    settings: Settings,
+    notes: Sequence[str],
+    judge: Judge = evidence,
+) -> Outcome:
+    """All of an experiment."""
+    rounds = 2 if settings.quick else rounds
+    seeds = list(settings.runs(SEEDS, 1))
+    found = compared(draw, net, some, rounds, seeds, settings.tell, judge)
+    settings.tell("messages")
+    link = sent(draw(seeds[0]), net, some, seeds[0])
+    chosen = {"seeds": seeds, "rounds": rounds, "steps": STEPS, "sites": GROUPS * EACH, "training images": TRAINING}
+    title = f"{of}: {score} of held-out images, {GROUPS * EACH} sites, {len(seeds)} seeds"
+    tables = (table(title, found, score), sent_table(link))
+    return Outcome(tables, partial(picture, found, of, score), chosen, numbers(found) | {"link": link}, tuple(notes))
+
+
+def picture(found: TrainingComparison, of: str, score: str) -> Figure:
+    """Every method's score with its interval, and the seeds as dots."""
+    figure, (ax,) = panels(1, width=6.4, height=4.2)
+    for at, name in enumerate(found.runs):
+        mean, low, high = found.interval(name)
+        colour = BLUE if name.startswith("network") else GREEN if name.startswith("told") else GREY
+        values = [float(np.mean(seed)) for seed in found.clients(name)]
+        ax.plot(values, np.full(len(values), -at), ".", ms=3, color=colour, alpha=0.5)
+        ax.errorbar(mean, -at, xerr=None if np.isnan(low) else (high - low) / 2.0, fmt="o", color=colour, capsize=2)
+    ax.set_yticks(-np.arange(len(found.runs)), list(found.runs))
+    ax.set_xlabel(f"{score} of held-out images")
+    ax.set_title(of)
+    return figure

@@ -1,0 +1,72 @@
+"""Section VII's hospitals: groups that conflict, a network that finds them, and how methods are judged."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="networks need the extra torch")
+
+from coterie.engines.inprocess import InProcess
+from coterie.methods.networks.similarity import Similarity
+from coterie.objectives.deep import Deep
+from coterie.objectives.deep.nets import unet
+from papers.paper_003 import nodules, segmentation
+from papers.paper_003.hospitals import DATA, OURS, compared, numbers, picture, sent, sent_table, table, trials
+
+SOME = trials(segmentation.ETA, segmentation.LAM, segmentation.OWN, segmentation.BODY)
+
+
+def few(*names: str):
+    return {name: SOME[name] for name in names}
+
+
+def quiet(_: str) -> None:
+    """Nobody is told."""
+
+
+def test_masks_are_bright_dark_or_seen_the_other_way_round():
+    sites = segmentation.sites(3)
+    sign = [
+        np.sign(np.corrcoef(sites.X[own].ravel(), sites.y[own].ravel())[0, 1])
+        for own in (sites.client == name for name in sites.group)
+    ]
+    assert list(sites.group.values()) == [0] * 4 + [1] * 4 + [2] * 4
+    assert sign[:4] == [1.0] * 4 and sign[4:8] == [-1.0] * 4
+    assert not set(sites.group) & set(segmentation.sites(4).group)
+
+
+def test_the_network_of_data_ties_sites_of_a_group():
+    sites = segmentation.sites(103)
+    starts = 22 * np.arange(12)
+    clients = Deep.of(partial(unet, channels=(4,)), sites.X, sites.y, starts, starts + 22, loss="bce")
+    network = Similarity.of(DATA).network(InProcess(clients))
+    assert network.against(np.array(list(sites.group.values())))["inside"] > 0.9
+
+
+def test_methods_are_compared_by_the_front_and_gains_are_over_sites_and_seeds():
+    some = few("pooled", OURS)
+    found = compared(segmentation.sites, segmentation.NET, some, 1, [7, 8], quiet)
+    assert found.score == "dice" and found.clients(OURS).shape == (2, 12)
+    gain = found.interval(OURS, "pooled")
+    assert gain[1] <= gain[0] <= gain[2]
+    assert [row[0] for row in table("Dice", found, "Dice").rows] == list(some)
+    assert np.shape(numbers(found)[OURS]["score"]) == (2, 12)
+    assert picture(found, "Segmentation", "Dice").axes
+
+
+def test_nodules_are_judged_by_average_precision_on_the_rows_that_the_front_held_out():
+    sites = nodules.sites(5)
+    result = few("pooled")["pooled"].fit(sites, nodules.NET, 1, 5)
+    run = nodules.precision(result, sites, 5)
+    assert run.scores.rule.by == "average precision" and run.scores.score.shape == (12,)
+    assert np.isfinite(run.scores.score).all() and (run.scores.score <= 1.0).all()
+    assert run.scores.weight.tolist() == [20.0] * 12
+
+
+def test_the_codec_sends_fewer_bytes_on_the_link():
+    link = sent(segmentation.sites(7), segmentation.NET, SOME, 7)
+    names = [row[0] for row in sent_table(link).rows]
+    assert names == list(link) and link[names[1]]["bytes_up"] < 0.2 * link[OURS]["bytes_up"]
