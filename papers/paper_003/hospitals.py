@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import coterie
+from coterie.api import fit
 from coterie.evidence.training_comparison import TrainingComparison
 from coterie.federation import Array
 from coterie.report.tables import Table
@@ -70,7 +70,7 @@ class Trial:
         fraction = HELD_OUT / (TRAINING + HELD_OUT)
         rows = sites.X, sites.y, sites.client
         how = {"rounds": steps, "seed": seed, "test_fraction": fraction, "engine": engine, **relations}
-        result: TrainingResult = coterie.fit(rows, net, method=self.method, **how)
+        result: TrainingResult = fit(rows, net, method=self.method, **how)
         return result
 
 

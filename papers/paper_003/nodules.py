@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from coterie import Torch
 from coterie.data.images import standardised
 from coterie.data.partition import by_column
 from coterie.numerics.keyed_random import uniform
 from coterie.objectives.deep.losses import grid_loss
 from coterie.results.training_result import TrainingResult
+from coterie.runs.config_keys import Torch
 from coterie.runs.scores import Rule
 from coterie.runs.training import Trained
 from examples.boxes import average_precision, from_grid, to_grid
@@ -29,7 +29,7 @@ NOTES = (
     "show bright as dark; readers leave two pixels around a nodule on each side. Inside a group, scanners differ in "
     "contrast, blur, field and noise, and hospitals in the size and number of nodules.",
     "Average precision is that of a site's held-out slices, at half of the area in common.",
-    "Step sizes and strengths were chosen on seeds that are not these.",
+    "One step size, and the strength of ties, were set on other seeds than these.",
 )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie import Torch
 from coterie.data.images import standardised
 from coterie.numerics.keyed_random import uniform
 from coterie.objectives.deep.losses import dice, dice_and_cross_entropy
+from coterie.runs.config_keys import Torch
 from examples.simulated_hospitals import Scanner, two_organs
 from papers.outcome import Outcome, Settings
 from papers.paper_003.hospitals import EACH, GROUPS, HELD_OUT, TRAINING, Sites, outcome, trials
@@ -20,7 +20,7 @@ NET = Torch("unet", dice_and_cross_entropy, args={"channels": [4, 8]}, score=dic
 NOTES = (
     "Groups, which nobody is told but the two methods that say so: bright organs are marked; the same, but scanners "
     "show bright as dark; dark organs are marked. Inside a group, scanners differ in contrast, blur, field and noise.",
-    "Step sizes and strengths were chosen on seeds that are not these.",
+    "One step size, and the strength of ties, were set on other seeds than these.",
 )
 
 
