@@ -43,6 +43,7 @@ FAULTS = (
 ALIKE = {
     *("exact-local-binomial", "exact-given-poisson", "network-exact-gaussian", "network-exact-poisson"),
     *("network-exact-alone", "network-exact-as-one", "async-l2gd-steps", "async-l2gd-rows", "async-al2sgd-rows"),
+    *("async-l2gd-nested", "async-al2sgd-nested"),
     *("weighted-averaging-rows", "bias-correction-local", "found-by-updates-rows", "cfl-rows", "group-penalty-rows"),
     *("ditto-rows", "pfedme-rows", "ifca-rows", "fedprox-rows", "apfl-rows", "fedper-rows", "fedrep-rows"),
     *("scaffold-part", "scaffold-personal", "l2gd-rows", "l2gd-clusters", "l2gd-coded", "l2gd-personal"),
