@@ -193,13 +193,11 @@ def inputs(table: Path, network: list[str] | None) -> list[Path]:
 
 def keep(result: FitResult, out: Path, force: bool) -> None:
     """Write model and report into a folder: both or, on any error, neither."""
-    from coterie.report.fit_page import write_report
-
     folder = out if out.is_dir() else out.with_name(f".{out.name}.{os.getpid()}.part")
     draft = folder / f".report.{os.getpid()}.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_report(result, draft)
+        result.report(draft)
         result.save(folder, force=force)
         draft.replace(folder / "report.html")
         if folder != out:

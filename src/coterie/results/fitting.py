@@ -201,11 +201,16 @@ def need_applicable(
         return
     if not learnable and method.learns:
         raise NotIdentified(f"{words.before(clients, problem, [])[-1]} Use --method pooled.")
-    if method.clustered and not clients.levels:
-        raise CoterieError(f"Method '{name}' needs clusters: name a cluster column (--cluster).")
+    need_given(name, bool(clients.levels), strengths)
     if method.intercept:
         raise CoterieError(f"Method '{name}' needs an intercept that is not shared and differs between clients.")
-    if name == "given-strengths":
+
+
+def need_given(name: str, clusters: bool, strengths: bool) -> None:
+    """Raise for clusters, or strengths, that a method is about and that are not given."""
+    if FITTED[name].clustered and not clusters:
+        raise CoterieError(f"Method '{name}' needs clusters: name a cluster column (--cluster).")
+    if name == "given-strengths" and not strengths:
         raise CoterieError("Method 'given-strengths' needs strengths: give gamma (and lam or alpha).")
 
 

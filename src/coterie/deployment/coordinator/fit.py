@@ -24,7 +24,7 @@ from coterie.methods.networks.options import HELD_OUT
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names
-from coterie.results.fitting import need_applicable, result_of
+from coterie.results.fitting import need_applicable, need_given, result_of
 from coterie.results.notes import after
 from coterie.results.options import Options
 from coterie.results.result import FitResult
@@ -119,10 +119,7 @@ def settled(program: RunConfig, schema: Schema, seed: int) -> tuple[dict[str, An
         given["rounds"] = {"seed": seed, **given.get("rounds", {})}
     learned = {key: value for key, value in given.items() if key not in STRENGTHS}
     options = Options(**{"splits": 0, "family": task.get("family", DEFAULT), "method": name, "seed": seed} | learned)
-    if name == "given-strengths" and given.get("gamma") is None:
-        raise CoterieError("Method 'given-strengths' needs strengths: give gamma (and lam or alpha).")
-    if method.clustered and not task.get("cluster"):
-        raise CoterieError(f"Method '{name}' needs clusters: name a cluster column (--cluster).")
+    need_given(name, bool(task.get("cluster")), given.get("gamma") is not None)
     if method.corrected is not None and options.splits:
         raise CoterieError(f"Method '{name}' is compared where all rows are together: leave splits out.")
     _need_chosen(method, options)
