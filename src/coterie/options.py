@@ -21,8 +21,8 @@ class Ditto(LocalTraining):
             raise CoterieError("...")
 ```
 
-``check(self)`` in ``__post_init__`` (a base class's will do) refuses what was not declared, and keeps values in their
-declared form: NumPy's numbers as Python's, lists as tuples, tables as the classes declared for them. Nothing is
+``check(self)`` in ``__post_init__``, as :class:`Checked` has it, refuses what was not declared, and keeps values in
+their declared form: NumPy's numbers as Python's, lists as tuples, tables as the classes declared for them. Nothing is
 coerced: "3" is no number, 3.0 no whole number, True no number, NaN and infinity (but ``infinite=True``) and 2**63 are
 refused. ``of(Ditto, mapping, what="[policy]")`` makes an instance of a user's mapping: it also refuses names that are
 not known and says which are needed. ``call(function, mapping, what=...)`` does the same for the annotated parameters of
@@ -152,17 +152,12 @@ class Declared:
         endless = "number" in self.allowed and self.option.high is None and self.option.below is None
         huge = endless and isinstance(value, int) and abs(value) >= LARGE
         hint = nearest(value, self.names) if isinstance(value, str) and value not in self.names else ""
-        remedy = f" {self.option.remedy}" if self.option.remedy else ""
-        return f"{subject} must be {self.allowed}{', below 2**63' * huge}, not {shown(value)}.{hint}{remedy}"
+        text = f"{subject} must be {self.allowed}{', below 2**63' * huge}, not {shown(value)}.{hint}"
+        return f"{text} {self.option.remedy}".rstrip()
 
 
-def declared(of: Any) -> dict[str, Declared]:
-    """The options of a dataclass or of a function, by name, in their order."""
-    return _declared(of)
-
-
-@cache
 def _declared(of: Any) -> dict[str, Declared]:
+    """The options of a dataclass or of a function, by name, in their order."""
     if not (isinstance(of, type) and is_dataclass(of)):
         made: Any = vars(of)["__init__"] if isinstance(of, type) else of
         hints, parameters = inspect.get_annotations(made, eval_str=True), inspect.signature(of).parameters
@@ -177,12 +172,22 @@ def _declared(of: Any) -> dict[str, Declared]:
     return out
 
 
+declared: Callable[[Any], dict[str, Declared]] = cache(_declared)
+
+
 def check(options: Any) -> None:
     """Check every option of a dataclass's instance, and keep values in their declared form."""
     for name, one in declared(type(options)).items():
         value = getattr(options, name)
         if (found := one.read(value)) is not value:
             object.__setattr__(options, name, found)
+
+
+class Checked:
+    """The base of dataclasses whose options are checked when they are made, each by itself."""
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 def of(cls: type[T], given: Any, what: str, *, hidden: Collection[str] = (), noun: str = "option") -> T:
@@ -392,5 +397,4 @@ def _listed(value: Any) -> Any:
 
 def _several(value: Any) -> Any:
     """The same; a single text or number is a list of one."""
-    found = _listed(value)
-    return (found,) if isinstance(found, (str, int, float)) else found
+    return (value,) if isinstance(value, (str, int, float)) else _listed(value)

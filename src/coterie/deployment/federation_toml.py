@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from coterie import files
 from coterie.deployment import toml
 from coterie.errors import CoterieError, nearest
-from coterie.options import Option, check
+from coterie.options import Checked, Option
 
 FEDERATION, SITE, SCHEMA, RUN = "federation.toml", "site.toml", "schema.toml", "run.toml"
 PROBLEM = "problem.txt"
@@ -58,7 +58,7 @@ def _host(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """What all members of a federation agree on: ``federation.toml``."""
 
     name: Annotated[str, Option("Of the federation.", read=lambda name: check_name("federation", name))]
@@ -73,9 +73,6 @@ class Config:
     ] = field(default_factory=dict)
     secure: Annotated[dict[str, Any], Option("Of secure sums, where asked for.")] = field(default_factory=dict)
     privacy: Annotated[dict[str, Any], Option("Differential privacy, where asked for.")] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @classmethod
     def read(cls, path: str | Path) -> Config:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from coterie.errors import CoterieError, listed, nearest
 from coterie.families import DEFAULT, FAMILIES, family_named
 from coterie.methods.registry import FITTED, METHODS
-from coterie.options import Option, check, declared
+from coterie.options import Checked, Option, check, declared
 
 if TYPE_CHECKING:
     from coterie.evidence.splits import Splits
@@ -221,7 +221,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(Checked):
     """What a prediction is asked for; see :meth:`coterie.results.result.FitResult.predict`."""
 
     interval: Annotated[
@@ -244,6 +244,3 @@ class Prediction:
             metavar="WHAT",
         ),
     ] = "error"
-
-    def __post_init__(self) -> None:
-        check(self)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from coterie.errors import CoterieError
-from coterie.options import Option, check, declared, of, shown
+from coterie.options import Checked, Option, declared, of, shown
 from coterie.runs.in_memory import code
 
 MOST = 10_000
@@ -67,7 +67,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Torch:
+class Torch(Checked):
     """A net as every client's model, and its loss: the second argument of :func:`coterie.fit`, or ``[model]``.
 
     ``path`` is the net: a module, what makes one, or a name. ``loss`` and ``score`` are functions
@@ -94,9 +94,6 @@ class Torch:
     clip: Annotated[float | None, Option("Largest norm of a step's gradient.", above=0.0)] = None
     momentum: Annotated[float, Option("Of local steps.", low=0.0, below=1.0)] = 0.0
     ridge: Annotated[float, Option("Weight decay of local steps.", low=0.0)] = 0.0
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 @dataclass(frozen=True)

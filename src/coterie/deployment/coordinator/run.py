@@ -30,7 +30,7 @@ from coterie.errors import CoterieError, NotAll, fitting, listed, nearest
 from coterie.families import DEFAULT
 from coterie.imports import import_object
 from coterie.methods.registry import TRAINED, trained_method
-from coterie.options import Option, call, check, of
+from coterie.options import Checked, Option, call, of
 from coterie.results.result import FitResult
 from coterie.results.table_config import written
 from coterie.runs.loop import follow
@@ -123,14 +123,11 @@ def schema_of(folder: Path) -> Schema:
 
 
 @dataclass(frozen=True)
-class TrainingLength:
+class TrainingLength(Checked):
     """How long a method trains."""
 
     rounds: Annotated[int, Option("Of training.", low=1)] = 20
     keep_every: Annotated[int, Option("Rounds after which its state is kept.", low=1)] = 10
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 def training(program: RunConfig, seed: int) -> tuple[Any, TrainingLength]:

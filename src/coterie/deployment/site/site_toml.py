@@ -17,7 +17,7 @@ from coterie.data.term_grammar import BASES, STATEFUL, STATELESS
 from coterie.deployment import toml
 from coterie.deployment.federation_toml import SITE, check_name
 from coterie.errors import CoterieError
-from coterie.options import Option, check, declared
+from coterie.options import Checked, Option, declared
 
 RULES = "the rules of its owner ([disclosure] in site.toml)"
 MIN_GROUP = 5  # rows that a sum, or a client's reply, must cover to leave a site
@@ -38,7 +38,7 @@ _WORKS = "a list of patterns such as 'coterie.methods.*'"
 
 
 @dataclass(frozen=True)
-class Disclosure:
+class Disclosure(Checked):
     """The rules of one site, which hold where ``site.toml`` sets ``min_group`` above 1, or a guard of privacy.
 
     What functions of a column learn from rows elsewhere (centers, knots) they take from the site's schema. Published
@@ -77,9 +77,6 @@ class Disclosure:
     ] = ()
     plain: Annotated[bool, Option("whether sums and answers leave that are neither secure nor noisy")] = True
 
-    def __post_init__(self) -> None:
-        check(self)
-
 
 def _modules(names: tuple[str, ...]) -> tuple[str, ...]:
     if not all(map(_MODULE.fullmatch, names)):
@@ -88,7 +85,7 @@ def _modules(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Member:
+class Member(Checked):
     """``site.toml``: what one site's owner says, which nobody else can change.
 
     Nothing but what ``allow`` names is ever imported because a message says so. Which works a program asks for,
@@ -115,9 +112,6 @@ class Member:
         default_factory=dict
     )
     disclosure: Annotated[Disclosure, Option("Rules of disclosure.")] = Disclosure()
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @classmethod
     def read(cls, folder: str | Path) -> Member:
