@@ -86,3 +86,12 @@ def test_personal_layers_are_tied_to_nothing_and_do_not_travel(name):
     assert head.ledger["bytes_up"] < whole.ledger["bytes_up"]
     assert np.abs(head.theta - whole.theta).max() > 1e-6
     assert any("no rate" in note for note in whole.notes)
+
+
+@pytest.mark.parametrize("method", ["async-l2gd", "async-al2sgd"])
+def test_clusters_are_tied_to_all_as_clients_to_their_cluster_by_default(method):
+    """Proposition 2.2 with ``lambda_j = gamma_i``: ``alpha_j = 1 / (1 + n_j)``, 1/3 for clusters of two."""
+    given = {name: value for name, value in GIVEN.items() if name != "alpha"}
+    found = train(problem(), method, given).theta
+    np.testing.assert_array_equal(found, train(problem(), method, given | {"alpha": 1.0 / 3.0}).theta)
+    assert not np.allclose(found, train(problem(), method, given | {"alpha": 0.3}).theta, atol=1e-6)

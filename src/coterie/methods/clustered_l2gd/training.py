@@ -51,7 +51,10 @@ class AsyncL2GDTraining(Stepwise):
     )
     eta: Annotated[float, Option("Local step size of the client with the most rows.", above=0.0)]
     lam: Annotated[float, Option("Strength of the ties: 0 makes clients local.", low=0.0)] = 0.1
-    alpha: Annotated[float, Option("Share of the tie to all clients, not to the cluster.", low=0.0, high=1.0)] = 0.3
+    alpha: Annotated[
+        float | None,
+        Option("Share of the tie to all, not to the cluster; by default 1 / (1 + its clients).", low=0.0, high=1.0),
+    ] = None  # a cluster is then tied to all as a client to its cluster: Proposition 2.2 with lambda_j = gamma_i
     tau: Annotated[int, Option("Steps of a round: coins make each local, or a communication.", low=1)] = 10
     p0: Annotated[
         float | None, Option("Probability of a communication of all; by default one a round.", above=0.0, below=1.0)
@@ -111,7 +114,10 @@ class AsyncL2GDTraining(Stepwise):
         """Ties, probabilities and the step size in the units of sums over rows."""
         k, weight = fed.clients.k, state["rows"]
         p0, one = self.probabilities(k)
-        ties = Ties.of(fed.clients.clusters, k, self.lam * weight, None, 1.0 if k < 2 else self.alpha)
+        alpha: Any = 1.0 if k < 2 else self.alpha
+        if alpha is None:
+            alpha = 1.0 / (1.0 + np.bincount(fed.clients.clusters, weight > 0.0, minlength=k))
+        ties = Ties.of(fed.clients.clusters, k, self.lam * weight, None, alpha)
         return ties, p0, np.full(k, one), self.eta * (1.0 - p0) * (1.0 - one) / float(weight.max())
 
     def step(self, fed: Federation, state: State) -> State:
