@@ -26,8 +26,6 @@ TRAINING, HELD_OUT = 2, 20
 """Images of a site."""
 STEPS = 5
 """Full-gradient steps of a round, in all methods."""
-LINK = 2
-"""Rounds by which the bytes of messages are counted."""
 OURS = "network of data, all layers"
 SENT = f"{OURS}, tv:2"
 _NEAR: dict[str, Any] = {"k": EACH - 1, "mutual": True, "connected": False}
@@ -168,10 +166,10 @@ def numbers(found: TrainingComparison) -> dict[str, Any]:
     }
 
 
-def sent(sites: Sites, net: Any, some: Mapping[str, Trial], seed: int) -> dict[str, Any]:
+def sent(sites: Sites, net: Any, some: Mapping[str, Trial], rounds: int, seed: int) -> dict[str, Any]:
     """Bytes that a site sends and receives in a round, envelopes counted: of messages over loop-back."""
-    ours = {name: some[name].fit(sites, net, LINK, seed, "loopback").ledger for name in (OURS, SENT)}
-    each = LINK * GROUPS * EACH
+    ours = {name: some[name].fit(sites, net, rounds, seed, "loopback").ledger for name in (OURS, SENT)}
+    each = rounds * GROUPS * EACH
     return {name: {key: ledger[key] / each for key in ("bytes_up", "bytes_down")} for name, ledger in ours.items()}
 
 
@@ -201,7 +199,7 @@ def outcome(
     seeds = list(settings.runs(SEEDS, 1))
     found = compared(draw, net, some, rounds, seeds, settings.tell, judge)
     settings.tell("messages")
-    link = sent(draw(seeds[0]), net, some, seeds[0])
+    link = sent(draw(seeds[0]), net, some, rounds, seeds[0])
     chosen = {"seeds": seeds, "rounds": rounds, "steps": STEPS, "sites": GROUPS * EACH, "training images": TRAINING}
     title = f"{of}: {score} of held-out images, {GROUPS * EACH} sites, {len(seeds)} seeds"
     tables = (table(title, found, score), sent_table(link))

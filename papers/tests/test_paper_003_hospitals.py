@@ -67,6 +67,6 @@ def test_nodules_are_judged_by_average_precision_on_the_rows_that_the_front_held
 
 
 def test_the_codec_sends_fewer_bytes_on_the_link():
-    link = sent(segmentation.sites(7), segmentation.NET, SOME, 7)
+    link = sent(segmentation.sites(7), segmentation.NET, SOME, 1, 7)
     names = [row[0] for row in sent_table(link).rows]
     assert names == list(link) and link[names[1]]["bytes_up"] < 0.2 * link[OURS]["bytes_up"]
