@@ -245,3 +245,14 @@ def test_alone_and_together_are_under_the_same_prior():
     assert alone[1] < alone[2] and len(set(alone)) == 3
     with pytest.raises(CoterieError, match=names("prior auto none number")):
         ask(prior="weak")
+
+
+def test_a_file_is_its_table_and_what_has_no_advice_says_why(table, tmp_path):
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    read = coterie.advise(tmp_path / "rows.csv", "y ~ x1", "client", splits=0)
+    want = coterie.advise(table, "y ~ x1", "client", splits=0)
+    np.testing.assert_allclose(read.clients["speedup"], want.clients["speedup"], rtol=1e-9)
+    with pytest.raises(CoterieError, match=names("folder held-out weighted-averaging")):
+        coterie.advise(tmp_path, "y ~ x1", "client")
+    with pytest.raises(CoterieError, match=names("optimum convex net compare weighted-averaging")):
+        coterie.advise(table, coterie.Torch("mlp"), "client")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from coterie import files
 from coterie.data.clients import Clients
 from coterie.data.identifiability import collinear
 from coterie.data.labels import find_labels, resembling
 from coterie.data.prepare_table import prepare
 from coterie.data.table import as_names, to_pandas
+from coterie.data.table_files import read_table
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, listed, nearest
 from coterie.evidence.intervals import bootstrap, over_splits
@@ -29,6 +32,7 @@ from coterie.numerics import keyed_random
 from coterie.options import declared
 from coterie.relations.clusters import ClusterTree
 from coterie.results.options import Options as FitOptions
+from coterie.runs.config_keys import Torch
 from coterie.runs.table_methods import STARTING, block_size, objective, run, run_alone
 
 WORTH = 1.1
@@ -197,6 +201,18 @@ def _count(n: int) -> str:
     return f"{n:,} client{'s' * (n != 1)}"
 
 
+def _read(rows: Any, labels: Sequence[str]) -> Any:
+    """A table as it is, or from its file; a CoterieError for a federation's folder."""
+    if not isinstance(rows, (str, Path)):
+        return rows
+    if files.local(rows).is_dir():
+        raise CoterieError(
+            f"'{rows}' is a folder, and advice is tried on held-out rows in one place: over a federation's sites "
+            "coterie.fit(..., method='weighted-averaging') chooses collaborators."
+        )
+    return read_table(rows, labels)
+
+
 def advise(
     df: Any,
     formula: str,
@@ -222,8 +238,8 @@ def advise(
 
     Parameters
     ----------
-    df : DataFrame
-        pandas or polars; one row for each observation.
+    df : DataFrame or path
+        pandas or polars, or the file of a table; one row for each observation.
     formula : str
         ``outcome ~ columns``, as in R. All coefficients are a client's own.
     client : str
@@ -263,6 +279,12 @@ def advise(
     >>> advice = coterie.advise(df, "mAch ~ cses", client="school")  # doctest: +SKIP
     >>> advice.clients.sort_values("speedup")  # doctest: +SKIP
     """
+    if isinstance(formula, Torch):
+        raise CoterieError(
+            "Advice predicts gains by curvatures at the one optimum of a convex loss, and a net has none: compare, "
+            "by coterie.compare(rows, Torch(...), client, methods=['weighted-averaging', 'bias-correction'])."
+        )
+    df = _read(df, (client, *as_names("cluster", cluster)))
     asked = Options(prior=prior, collaborators=collaborators, within=within)  # type: ignore[arg-type]
     held_out: dict[str, Any] = {"splits": splits, "test_fraction": test_fraction, "seed": seed}
     held_out = {name: declared(FitOptions)[name].read(value) for name, value in held_out.items()}
