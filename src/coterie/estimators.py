@@ -118,7 +118,7 @@ class _Hierarchical(BaseEstimator):
         coded = {k: coded_labels(v, n, k) for k, v in cluster_columns(parts.clusters)}
         self._levels = list(coded)
         if name in coded:
-            raise CoterieError(f"'{name}' names both the clients and their clusters.")
+            raise CoterieError(f"'{name}' names both the clients and their clusters: name another column for one.")
         coded[name] = coded_labels(labels, n, "clients")
         if weights is not None and weights.any() and not weights.all():  # a row of weight 0 is as good as not there
             some = np.flatnonzero(weights)

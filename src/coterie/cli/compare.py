@@ -68,7 +68,7 @@ def compare(
     over_sites = kind == "federation"
     result = sites.run(context, table, asked)[1] if over_sites else fit_rows(context, kind, asked)
     if result is None:
-        raise CoterieError("There is no comparison.")
+        raise CoterieError("An objective of one's own has no comparison over sites: name a formula (--formula).")
     if result.comparison.empty:
         why = f"{result.reason} There is nothing to compare the methods on."
         raise CoterieError(result.notes[-1] if over_sites else why)

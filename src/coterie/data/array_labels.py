@@ -47,7 +47,7 @@ def coded_labels(values: Any, n: int, what: str) -> Coded:
     same_length({what: values}, n)
     column = encode(values)
     if column.missing.any():
-        raise CoterieError(f"{what} has no label in {at_rows(column.missing)}.")
+        raise CoterieError(f"{what} has no label in {at_rows(column.missing)}: give each row one.")
     return column
 
 
@@ -89,7 +89,7 @@ def take_columns(X: Any, client: list[Column], clusters: list[Column]) -> tuple[
         places = [int(c) for c in columns]
         left, taken = np.delete(array, places, axis=1), [array[:, c] for c in places]
     if left.shape[1] == 0:
-        raise CoterieError("X has no column beside its label columns.")
+        raise CoterieError("X has no column beside its label columns: add those to fit.")
     return left, taken
 
 

@@ -129,7 +129,7 @@ class Clients:
         if design.ndim != 2:
             raise CoterieError(f"X must have two dimensions (rows, columns), not {design.ndim}.")
         if len(design) == 0:
-            raise CoterieError("X has no rows.")
+            raise CoterieError("X has no rows: give one at least.")
         n, p = design.shape
         given = {"y": y, "offset": np.zeros(n) if offset is None else offset}
         given["weights"] = np.ones(n) if weights is None else weights
@@ -138,14 +138,16 @@ class Clients:
             if values.shape != (n,):
                 raise CoterieError(f"{what} has shape {values.shape}; X has {n:,} rows.")
         if np.any(vectors["weights"] < 0):
-            raise CoterieError(f"weights has {int((vectors['weights'] < 0).sum()):,} negative values.")
+            raise CoterieError(
+                f"weights has {int((vectors['weights'] < 0).sum()):,} negative values: make them 0 or more."
+            )
         above = [(k, coded_labels(v, n, k)) for k, v in cluster_columns(clusters)]
         columns = [(name, coded_labels(clients, n, "clients")), *above]
         tree = arrange(columns)
         notes = tuple(note for what, c in columns for note in spelling_notes(what, c.labels, c.joined))
         names = tuple(terms) if terms is not None else tuple(f"x{j}" for j in range(p))
         if len(names) != p:
-            raise CoterieError(f"There are {len(names)} terms for the {p} columns of X.")
+            raise CoterieError(f"There are {len(names)} terms for the {p} columns of X: name each column.")
         if not tree.presorted:
             design = design[tree.order]
             vectors = {k: v[tree.order] for k, v in vectors.items()}
@@ -175,7 +177,7 @@ def _finite(values: npt.ArrayLike, what: str) -> Floats:
     if not np.isfinite(array.sum()):
         bad = np.asarray(~np.isfinite(array).reshape(len(array), -1).all(axis=1))
         if bad.any():
-            raise CoterieError(f"{what} has missing or infinite values in {at_rows(bad)}.")
+            raise CoterieError(f"{what} has missing or infinite values in {at_rows(bad)}: fill or drop them.")
     return array
 
 

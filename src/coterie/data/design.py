@@ -69,7 +69,9 @@ class Design:
         if bare := next((f for f in parsed.stateful if not any(f in term for term in terms)), None):
             raise CoterieError(f"'{bare}' makes no columns: leave it out of the formula, or give it a degree.")
         if not terms:
-            raise CoterieError(f"The formula '{parsed.formula}' has no columns on its right side.")
+            raise CoterieError(
+                f"The formula '{parsed.formula}' has no columns on its right side: write 1 for an intercept alone."
+            )
         return replace(draft, terms=terms, state=state)
 
     def learned(self, table: Table, rows: Ints | None) -> dict[str, Any]:

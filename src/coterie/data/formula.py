@@ -135,9 +135,13 @@ def _sides(formula: str) -> tuple[str, str]:
             "interaction, : for the interaction alone, or compute it as a column of the table."
         )
     if "``" in formula:
-        raise CoterieError(f"The formula '{shortened(formula)}' names no column between two backticks.")
+        raise CoterieError(
+            f"The formula '{shortened(formula)}' names no column between two backticks: write one there."
+        )
     if "`" in bare:
-        raise CoterieError(f"The formula '{shortened(formula)}' has a backtick without its partner.")
+        raise CoterieError(
+            f"The formula '{shortened(formula)}' has a backtick without its partner: close it, or leave it out."
+        )
     if "|" in bare:
         raise CoterieError(
             f"The formula '{shortened(formula)}' holds '|': leave (x | group) out and name the group as client "
@@ -201,7 +205,9 @@ def _general(text: str, right: str, outcome: str, outcome_columns: tuple[str, ..
     """Any other right side, split into terms and factors by formulaic."""
     terms = [term.factors for term in formulaic_terms(right, text)]
     if len(terms) > COLUMNS:
-        raise CoterieError(f"The formula '{shortened(text)}' makes {len(terms):,} columns or more, over {COLUMNS:,}.")
+        raise CoterieError(
+            f"The formula '{shortened(text)}' makes {len(terms):,} columns or more, over {COLUMNS:,}: leave terms out."
+        )
     uses: dict[str, Use] = {}
     bare = set()
     for factor in chain.from_iterable(terms):

@@ -121,7 +121,9 @@ def read_roles(
     given = [client, *levels, *roles.values()]
     twice = next((name for name in given if given.count(name) > 1), None)
     if twice is not None:
-        raise CoterieError(f"Column '{twice}' is named twice among the client, cluster, offset and weights columns.")
+        raise CoterieError(
+            f"Column '{twice}' is named twice among the client, cluster, offset and weights columns: name one for each."
+        )
     if design is not None:
         parsed = design.parsed
         table.need((*parsed.outcome_columns, *parsed.columns), "formula's")
@@ -274,9 +276,11 @@ def weighing_rows(table: Table, name: str, rows: Ints | None) -> tuple[Ints | No
     here = np.arange(len(table), dtype=np.int64) if rows is None else rows
     weights = table[name].floats[here]
     if (weights < 0).any():
-        raise CoterieError(f"The weights column '{name}' is negative in {rows_text(here[weights < 0])}.")
+        raise CoterieError(
+            f"The weights column '{name}' is negative in {rows_text(here[weights < 0])}: make them 0 or more."
+        )
     if not weights.any():
-        raise NoRows(f"The weights column '{name}' is 0 in every row.")
+        raise NoRows(f"The weights column '{name}' is 0 in every row: leave it out.")
     if weights.all():
         return rows, []
     kept = here[weights > 0]

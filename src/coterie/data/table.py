@@ -108,7 +108,9 @@ def to_pandas(df: Any) -> pd.DataFrame:
         try:
             frame = pd.DataFrame(df)
         except ValueError as e:
-            raise CoterieError("The columns of the table do not have the same length.") from e
+            raise CoterieError(
+                "The columns of the table do not have the same length: give one value for each row."
+            ) from e
     else:
         import narwhals as nw
 

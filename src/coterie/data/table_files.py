@@ -225,7 +225,7 @@ def read_table(
         here = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
         raise CoterieError(f"There is no file '{file}'.{nearest(file.name, here)}")
     if file.is_dir():
-        raise CoterieError(f"'{file}' is a folder, not a table.")
+        raise CoterieError(f"'{file}' is a folder, not a table: name a file in it.")
     suffix = _suffix(file, _READ)
     readers = {".parquet": _parquet, ".feather": _feather, ".npz": _npz}
     with readable(file):
@@ -273,7 +273,7 @@ def check_writable(path: str | os.PathLike[str]) -> str:
     if file.is_dir():
         raise CoterieError(f"'{file}' is a folder; name a file.")
     if not file.parent.is_dir():
-        raise CoterieError(f"There is no folder '{file.parent}' to write '{file.name}' to.")
+        raise CoterieError(f"There is no folder '{file.parent}' to write '{file.name}' to: make it first.")
     if not os.access(file.parent, os.W_OK | os.X_OK):
         raise CoterieError(f"'{file}' cannot be written: permission denied in '{file.parent}'.")
     return suffix

@@ -41,9 +41,11 @@ def formulaic_terms(side: str, formula: str) -> Any:
             "I(x**2) if a power of numbers is meant."
         ) from e
     except _Several as e:
-        raise CoterieError(f"The formula '{shortened(formula)}' has more than one right side.") from e
+        raise CoterieError(f"The formula '{shortened(formula)}' has more than one right side: write one ~.") from e
     except RecursionError as e:
-        raise CoterieError(f"The formula '{shortened(formula)}' is nested too deeply.") from e
+        raise CoterieError(
+            f"The formula '{shortened(formula)}' is nested too deeply: write it with fewer parentheses."
+        ) from e
     except (FormulaicError, SyntaxError, ValueError, IndexError, MemoryError) as e:
         reason = re.sub(r"\x1b\[[0-9;]*m|[⧛⧚]", "", str(e)).strip().split("\n")[0].rstrip(". ")
         reason = shortened(re.sub(r" \(<unknown>.*\)", "", reason.replace("insuffient", "insufficient")))

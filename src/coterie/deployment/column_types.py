@@ -25,7 +25,7 @@ LARGEST = 1e60  # numbers of a larger size are not used: so products of several 
 
 def _distinct(levels: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(levels)) < len(levels):
-        raise CoterieError("A level is named twice.")
+        raise CoterieError("A level is named twice: name it once.")
     return levels
 
 

@@ -124,7 +124,7 @@ def read_status(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as problem:
         raise CoterieError(f"'{path}' cannot be read: {problem}.") from problem
     if not isinstance(found, dict):
-        raise CoterieError(f"'{path}' is no status of a run.")
+        raise CoterieError(f"'{path}' is no status of a run: run it again.")
     return found
 
 

@@ -28,7 +28,7 @@ def read(path: Path, what: str) -> dict[str, Any]:
     except OSError as problem:
         raise CoterieError(f"'{path}' cannot be read: {problem.strerror or problem}.") from problem
     except UnicodeDecodeError as problem:
-        raise CoterieError(f"'{path}' is not text in UTF-8.") from problem
+        raise CoterieError(f"'{path}' is not text in UTF-8: save it as such.") from problem
     except tomllib.TOMLDecodeError as problem:
         raise CoterieError(f"'{path}' is not TOML: {str(problem).rstrip('.')}.") from problem
 

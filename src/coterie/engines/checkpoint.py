@@ -48,7 +48,7 @@ def load(path: str | Path, fed: Resumable) -> dict[str, Any]:
     path = files.local(path)
     saved = read(path)
     if not isinstance(saved, dict) or saved.keys() != {"slot", "state", "engine"}:
-        raise CoterieError(f"{path} is not a checkpoint.")
+        raise CoterieError(f"{path} is not a checkpoint: begin anew without it.")
     with fitting(f"The checkpoint {path}", "Begin again without it."):
         fed.resume(saved["engine"])
         state: dict[str, Any] = saved["state"]

@@ -68,7 +68,7 @@ class Participants:
         """The clients of sites that told of them; a client at two sites, and clusters that do not nest, are refused."""
         owner = np.repeat(np.arange(len(told)), [len(t["ids"]) for t in told.values()])
         if not len(owner):
-            raise CoterieError("No site has a client with rows.")
+            raise CoterieError("No site has a client with rows: look at the tables of the sites.")
         labels = _column(t["labels"] for t in told.values())
         _distinct(labels, owner, list(told))
         with_rows = {name: t for name, t in told.items() if len(t["ids"])}

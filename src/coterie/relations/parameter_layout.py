@@ -174,7 +174,7 @@ def matching(patterns: Sequence[str], names: Mapping[str, int]) -> list[str]:
         found = [pattern] if pattern in names else [n for n in names if fnmatchcase(n, pattern)]
         if not found:
             raise CoterieError(
-                f"'{pattern}' matches no parameter.{nearest(pattern, names)} There are {listed(names, 9)}."
+                f"'{pattern}' matches no parameter.{nearest(pattern, names)} There are {listed(names, 12)}."
             )
         out += found
     return out

@@ -261,7 +261,9 @@ def _fill(nodes: Nodes, at: int, X: Floats, rows: Ints, place: Ints, eta: Floats
     table, packed, below = nodes.coefficients[at], nodes.covariances[at], None
     if variance is not None:
         if packed is None:
-            raise CoterieError(f"The method '{nodes.model.method}' has no intervals for its clients.")
+            raise CoterieError(
+                f"The method '{nodes.model.method}' has no intervals for its clients: leave interval out."
+            )
         below = nodes.below(at)
     p = table.shape[1]
     i, j = np.tril_indices(p)

@@ -104,7 +104,7 @@ def _groups(arrays: Mapping[str, Any], group: Mapping[Any, Any]) -> Any:
     known = {str(label): value for label, value in group.items()}
     labels, codes = np.unique(np.asarray(arrays["client"]).astype(str), return_inverse=True)
     if lost := [label for label in labels.tolist() if label not in known]:
-        raise CoterieError(f"group does not say the group of client {lost[0]}.")
+        raise CoterieError(f"group does not say the group of client {lost[0]}: name one for each client.")
     return np.array([str(known[label]) for label in labels.tolist()])[codes]
 
 
@@ -139,7 +139,9 @@ def _pair(label: Any, own: Any) -> tuple[Any, Any]:
         why = shortened(str(e), 120)
         raise CoterieError(f"Client {label} must have (X, y), or a Dataset of pairs of one shape: {why}.") from e
     if not X.ndim or not y.ndim or len(X) != len(y):
-        raise CoterieError(f"Client {label} has {len(X) if X.ndim else 0:,} rows of X, and y of shape {y.shape}.")
+        raise CoterieError(
+            f"Client {label} has {len(X) if X.ndim else 0:,} rows of X, and y of shape {y.shape}: give one each."
+        )
     return X, y
 
 

@@ -138,7 +138,7 @@ def covariates_of(clients: Clients, given: Any, table: pd.DataFrame | None) -> A
             "its labels."
         )
     if missing.any():
-        raise CoterieError(f"Covariates are missing for {clients.name} {listed(clients.labels[missing])}.")
+        raise CoterieError(f"Covariates are missing for {clients.name} {listed(clients.labels[missing])}: fill them.")
     return np.concatenate([_numbers(clients, frame[name]) for name in frame.columns], axis=1)
 
 

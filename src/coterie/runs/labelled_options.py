@@ -88,7 +88,7 @@ def _grid(name: str, value: Any, levels: Sequence[Level]) -> list[dict[str, Stre
     """The candidates of one strength, each by level."""
     candidates = [value] if _is_mapping(value) or np.ndim(np.asarray(value, dtype=object)) == 0 else list(value)
     if not candidates:
-        raise CoterieError(f"The grid of {name} is empty.")
+        raise CoterieError(f"The grid of {name} is empty: give one value at least.")
     return [_by_level(name, v, levels) for v in candidates]
 
 
@@ -166,9 +166,11 @@ def _by_label(name: str, values: dict[Any, Any], level: Level) -> Any:
     unknown = [k for k, j in zip(values, at, strict=True) if j < 0]
     missing = sorted(set(range(len(level.labels))) - set(at.tolist()))
     if unknown:
-        raise CoterieError(f"{name} names {level.name} {unknown[0]!r}, which is not in the table.")
+        hint = nearest(str(unknown[0]), [str(label) for label in level.labels]) or " Leave it out."
+        raise CoterieError(f"{name} names {level.name} {unknown[0]!r}, which is not in the table.{hint}")
     if missing:
-        raise CoterieError(f"{name} has no entry for {level.name} {level.labels[missing[0]]!r}.")
+        lost = repr(level.labels[missing[0]])
+        raise CoterieError(f"{name} has no entry for {level.name} {lost}: add one, or give one number for all.")
     out = np.empty(len(level.labels))
     out[at] = [_strength(name, v) for v in values.values()]
     return out

@@ -336,7 +336,7 @@ def saved_run(problem: TrainingProblem, name: str, folder: Path | None) -> dict[
     saved: dict[str, Any] = checkpoint.read(folder / FILE)
     kept = saved["state"] if isinstance(saved, dict) and "state" in saved else None
     if not isinstance(kept, dict) or "configuration" not in kept:
-        raise CoterieError(f"{folder / FILE} is not the checkpoint of a training run.")
+        raise CoterieError(f"{folder / FILE} is not the checkpoint of a training run: begin without it.")
     before, now = kept["configuration"], _about(problem, name)
     with fitting(f"The checkpoint in '{folder}'", _AGAIN):
         rounds = now["configuration"]["run"]["rounds"]

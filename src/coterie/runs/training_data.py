@@ -250,7 +250,7 @@ def _checked(subject: str, found: Any) -> Table:
     n = len(table["X"]) if table["X"].ndim else 0
     for key, values in table.items():
         if values.ndim == 0 or len(values) != n:
-            raise CoterieError(f"{subject} gives {n:,} rows of X, and {key} of shape {values.shape}.")
+            raise CoterieError(f"{subject} gives {n:,} rows of X, and {key} of shape {values.shape}: give one each.")
     if not n:
         raise CoterieError(f"{subject} has no rows.")
     return table

@@ -70,7 +70,7 @@ class Architecture:
         self.parameters = _places(module.named_parameters(), 0)
         self.p = self.parameters[-1].stop if self.parameters else 0
         if not self.p:
-            raise CoterieError("The model has no parameters, so there is nothing to train.")
+            raise CoterieError("The model has no parameters, so there is nothing to train: give one that has.")
         still = [place for place in self.parameters if not module.get_parameter(place.name).requires_grad]
         self.hooked = any(map(_hooks, module.parameters()))  # by gradient hooks, which torch.func does not call
         if len(still) == len(self.parameters):
