@@ -251,7 +251,8 @@ def unfold(
     W, Q = np.empty((q, p, LANES)), np.empty((p, p, LANES))
     for first in range(0, m, LANES):
         new = _nodes(first, m, at)
-        above[:] = parent[at]
+        for i in range(LANES):  # arrays set to others take numba's texts about shapes along, seconds to compile
+            above[i] = parent[at[i]]
         _load(A, at, full)
         _load_rows(b, at, rhs)
         _load_factors(L, which, at, F)
@@ -318,7 +319,8 @@ def scores(
     Cj, here, T, e = np.empty((p, p, LANES)), np.empty((p, LANES)), np.empty((p, LANES)), np.empty(LANES)
     for first in range(0, m, LANES):
         new = _nodes(first, m, at)
-        above[:] = parent[at]
+        for i in range(LANES):  # arrays set to others take numba's texts about shapes along, seconds to compile
+            above[i] = parent[at[i]]
         _load(A, at, full)
         _load_factors(L, which, at, F)
         _load(C, above, Cj)

@@ -180,14 +180,16 @@ def _modes(
                 break
             t = 1.0
             while True:
-                trial[:] = u + t * d
+                for k in range(q):
+                    trial[k] = u[k] + t * d[k]
                 _shift(wi, Li, z, trial, theta)
                 new = _client_derivatives(data, i, unit, theta, g, A[i], x)[0]
                 new += 0.5 * np.dot(trial, trial)
                 if new <= f - 1e-4 * t * decrement or t * decrement < 1e-11 * (1.0 + abs(f)):
                     break
                 t *= 0.5
-            u[:] = trial
+            for k in range(q):
+                u[k] = trial[k]
             f = new
             if decrement < 1e-8:  # Newton squares it: what is left is rounding
                 break
@@ -205,7 +207,8 @@ def _modes(
 @kernel
 def _shift(w: Floats, L: Floats, z: Ints, u: Floats, theta: Floats) -> None:
     """theta = w + L u on the personal columns."""
-    theta[:] = w
+    for j in range(theta.shape[0]):
+        theta[j] = w[j]
     for k in range(z.shape[0]):
         for a in range(z.shape[0]):
             theta[z[k]] += L[k, a] * u[a]

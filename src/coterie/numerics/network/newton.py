@@ -76,7 +76,8 @@ def slopes(Z: Floats, U: Floats, sigma: float, graph: Graph, level: Floats) -> t
                 a[e, k] = 1.0 if abs(y[k]) > down else 0.0
                 b[e, k] = a[e, k] * np.sign(y[k])
                 count += int(a[e, k])
-            b[e] /= np.sqrt(max(count, 1))
+            for k in range(y.shape[0]):
+                b[e, k] /= np.sqrt(max(count, 1))
     return a, b
 
 
