@@ -260,13 +260,18 @@ def test_a_folder_with_a_model_of_something_else_is_left_alone(folder):
     assert Path("model/model.json").read_text() == '{"layers": 3}'
 
 
+def soak(*case):
+    """What the commands in this process have said of it already; the two others take the ways that differ."""
+    return pytest.param(*case, marks=pytest.mark.soak)
+
+
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
-        (["fit", "nowhere.csv", "--formula", "a ~ b", "--client", "c"], "There is no file 'nowhere.csv'."),
+        soak(["fit", "nowhere.csv", "--formula", "a ~ b", "--client", "c"], "There is no file 'nowhere.csv'."),
         (["fit", "table.csv", "--formula", "score ~ houres", "--client", "school"], "Did you mean 'hours'?"),
-        (["predict", "nowhere", "table.csv"], "There is no coterie model in 'nowhere'"),
-        (["data", "show", "hsb"], "There is no table 'hsb'"),
+        soak(["predict", "nowhere", "table.csv"], "There is no coterie model in 'nowhere'"),
+        soak(["data", "show", "hsb"], "There is no table 'hsb'"),
         (["fit", "table.csv", "--formula"], "--formula"),
     ],
     ids=["file", "column", "model", "data", "usage"],

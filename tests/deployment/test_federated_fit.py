@@ -60,15 +60,16 @@ def test_a_comparison_over_sites_is_that_of_one_table(place):
 
 
 def test_the_command_shows_what_it_shows_of_a_table_and_keeps_it(place, tmp_path):
-    ran = command("fit", place, "--formula", FORMULA, "--splits", 1, "--out", tmp_path / "model")
+    asked = (place, "--formula", FORMULA, "--covariance", "isotropic", "--splits", 1)
+    ran = command("fit", *asked, "--out", tmp_path / "model")
     assert ran.code == 0, ran.err
     assert "Recommended: " in ran.out and f"Report: {tmp_path / 'model' / 'report.html'}" in ran.out
     kept = coterie.load(tmp_path / "model")
     assert kept.comparison.index.tolist() == ["local", "pooled", "hierarchical"]
-    ran = command("compare", place, "--formula", FORMULA, "--out", tmp_path / "c.csv")
+    ran = command("compare", *asked, "--out", tmp_path / "c.csv")
     assert ran.code == 0, ran.err
     assert pd.read_csv(tmp_path / "c.csv")["method"].tolist() == kept.comparison.index.tolist()
-    ran = command("fit", place, "--formula", FORMULA, "--json")
+    ran = command("fit", *asked, "--json")
     assert ran.code == 0 and all(line.startswith("{") for line in ran.out.splitlines())
 
 

@@ -164,8 +164,14 @@ def test_both_forms_of_the_strengths_run_alike(accelerated):
     np.testing.assert_allclose(*ends, rtol=1e-9)
 
 
-@BOTH
-@pytest.mark.parametrize("network", ["all-to-all", "ring"])
+@pytest.mark.parametrize(
+    ("network", "accelerated"),
+    [
+        *(pytest.param("all-to-all", a, id=f"all-to-all-{'al2sgd' if a else 'l2gd'}") for a in (False, True)),
+        pytest.param("ring", True, id="ring-al2sgd"),
+        pytest.param("ring", False, id="ring-l2gd", marks=pytest.mark.soak),  # the longest; its coins are tried below
+    ],
+)
 def test_peers_need_no_coordinator(network, accelerated):
     glm, clusters = table(rows=(5, 12))
     over, exact = run(

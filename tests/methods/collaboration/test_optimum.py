@@ -138,7 +138,9 @@ def test_newton_comes_back_from_steps_that_overflow():
             assert (np.abs(g + found.prior_curvature[i] * theta) <= 1e-9 * (1.0 + scale)).all()
 
 
-@pytest.mark.parametrize("alpha", [[0.0] * 4, [0.3, 0.6, 0.9, 0.5], [0.95, 0.99, 1.0, 0.9]])
+@pytest.mark.parametrize(
+    "alpha", [pytest.param([0.0] * 4, marks=pytest.mark.soak), [0.3, 0.6, 0.9, 0.5], [0.95, 0.99, 1.0, 0.9]]
+)
 def test_spread_is_that_of_refits_where_nobody_is_biased(alpha):
     """600 outcomes with row weights, some of them 0, for the same columns: no more than noise off."""
     rng, o, runs = np.random.default_rng(0), table("gaussian"), 600

@@ -41,7 +41,7 @@ def method(**options) -> SimilarityNetwork:
     return SimilarityNetwork(network=PATH, layout=LAYOUT, lam=0.05, **options)
 
 
-@pytest.mark.parametrize("participation", [0.3, 0.7])
+@pytest.mark.parametrize("participation", [0.3, pytest.param(0.7, marks=pytest.mark.soak)])
 def test_gradients_of_those_who_take_part_add_up_to_that_of_all_on_average(participation):
     fed, transport, theta = federation(), GradientExchange(participation=participation), np.zeros((N, 2))
     state = transport.init(fed, 2) | {"t": 0}
