@@ -157,6 +157,16 @@ def test_early_stop_goes_on_from_a_checkpoint(problem, tmp_path):
     assert numbers(resumed) == numbers(straight)
 
 
+def test_a_run_that_ended_early_goes_on_where_it_ended(problem, tmp_path):
+    short = config(run={"rounds": 40, "patience": 1, "evaluate_every": 1, "checkpoint_every": 1})
+    waits = replace(problem, config=short)
+    straight = train(waits, "ditto", {"eta": 5.0}, [], tmp_path)
+    assert straight.status == "stopped" and straight.rounds < 40
+    resumed = train(waits, "ditto", {"eta": 5.0}, [], tmp_path, resume=True)
+    assert (resumed.rounds, resumed.status) == (straight.rounds, "stopped")
+    assert numbers(resumed) == numbers(straight)
+
+
 def test_without_rows_to_hold_out_it_is_said_first():
     alone = config(data={"partition": "iid", "clients": 30, "rows": 30})
     with pytest.raises(CoterieError, match=names("client row spare held")):

@@ -115,10 +115,10 @@ class _Run:
         told = {"method": name, "seed": problem.seed, **self.settings, "rounds": rounds}
 
         def evaluated(state: State) -> bool:
-            self.state, t, patience = state, state["t"], self.config["patience"]
+            self.state, t = state, state["t"]
             if state["status"] == "running" and (t % self.config["evaluate_every"] == 0 or t == rounds):
                 self.evaluate()
-            return bool(self.broken or (patience and self.best and t - self.best["round"] >= patience))
+            return bool(self.broken) or self.settled
 
         def keep(state: State, last: bool) -> None:
             if self.folder is not None and (last or state["t"] % self.config["checkpoint_every"] == 0):
@@ -128,7 +128,9 @@ class _Run:
         try:
             for callback in callbacks:
                 callback.start({**told, "configuration": problem.config.fingerprint(name)})
-            _, status = follow(self.method, self.fed, self.state, rounds, [evaluated, *watching], keep)
+            status = "stopped"  # of one that goes on from where it had ended
+            if not self.settled or self.state["t"] == rounds:
+                _, status = follow(self.method, self.fed, self.state, rounds, [evaluated, *watching], keep)
             if status in ("stopped", "running") and (broken := self.broken):
                 status = f"ended by step {self.state['t']}: {NO_GRADIENT}"
                 self.state = dict(self.state, failed=broken)
@@ -146,6 +148,12 @@ class _Run:
             return []
         state = self.method.about_clients(self.state) if self.trainer.user_defined else self.state
         return np.flatnonzero(state.get("quarantined", [])).tolist()
+
+    @property
+    def settled(self) -> bool:
+        """Whether so many rounds as ``patience`` says brought no improvement."""
+        patience = self.config["patience"]
+        return bool(patience and self.best and self.state["t"] - self.best["round"] >= patience)
 
     def models(self) -> Any:
         """Every client's model. In a private federation this is each one's look at home, which no coordinator sees."""
