@@ -311,7 +311,8 @@ LINE = {"time": "2026-01-01T00:00:00Z", "exchange": 1, "kind": "ask", "work": "a
 def use_status(folder: Path) -> None:
     from coterie.cli.federation_run import _standing
 
-    found = {"federation": "heart", "engine": "flower", "running": True, "sites": {}, "run": read_status(folder)}
+    found = {"federation": "heart", "engine": "flower", "running": True, "sites": {}, "trouble": None}
+    found["run"] = read_status(folder)
     _standing(found)
 
 
