@@ -152,7 +152,7 @@ def walk(
         at, lo, n = out[i], starts[i], stops[i] - starts[i]
         each, count = (scale[i] * n / size, size) if size > 0 else (scale[i], n)
         for s in range(steps[i]):
-            # As add_gradient, written out: the arrays that it takes are counted, a quarter of the time of one row's step.
+            # As add_gradient, written out: counting the arrays that it takes is a quarter of one row's step.
             g[:], seen, drawn = 0.0, 0.0, key(keys[i], first[i] + (s if fresh else 0))
             for b in range(count if scale[i] != 0.0 and n > 0 else 0):
                 r = lo + (whole(drawn, b, n) if size > 0 else b)
