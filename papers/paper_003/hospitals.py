@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SEEDS, GROUPS, EACH = 5, 3, 4
-TRAINING, HELD_OUT = 2, 20
-"""Images of a site."""
+HELD_OUT = 20
+"""Images of a site; what an experiment draws beyond them is trained on."""
 STEPS = 5
 """Full-gradient steps of a round, in all methods."""
 OURS = "network of data, all layers"
@@ -50,6 +50,16 @@ class Sites:
         client = np.repeat(names, len(X) // len(names))
         return cls(X, y, client, {str(name): i // EACH for i, name in enumerate(names)})
 
+    @property
+    def each(self) -> int:
+        """Images of a site."""
+        return len(self.X) // len(self.group)
+
+    @property
+    def test_fraction(self) -> float:
+        """Share of them that is held out."""
+        return HELD_OUT / self.each
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -65,9 +75,8 @@ class Trial:
         local = "tau" if self.method == "similarity-network" else "E"
         steps = {"rounds": rounds, "evaluate_every": rounds, "B": 0, local: STEPS, **self.steps}
         relations = dict(self.relations) | ({"group": sites.group} if self.told else {})
-        fraction = HELD_OUT / (TRAINING + HELD_OUT)
         rows = sites.X, sites.y, sites.client
-        how = {"rounds": steps, "seed": seed, "test_fraction": fraction, "engine": engine, **relations}
+        how = {"rounds": steps, "seed": seed, "test_fraction": sites.test_fraction, "engine": engine, **relations}
         result: TrainingResult = fit(rows, net, method=self.method, **how)
         return result
 
@@ -199,8 +208,10 @@ def outcome(
     seeds = list(settings.runs(SEEDS, 1))
     found = compared(draw, net, some, rounds, seeds, settings.tell, judge)
     settings.tell("messages")
-    link = sent(draw(seeds[0]), net, some, rounds, seeds[0])
-    chosen = {"seeds": seeds, "rounds": rounds, "steps": STEPS, "sites": GROUPS * EACH, "training images": TRAINING}
+    first = draw(seeds[0])
+    link = sent(first, net, some, rounds, seeds[0])
+    images = {"sites": len(first.group), "training images": first.each - HELD_OUT}
+    chosen = {"seeds": seeds, "rounds": rounds, "steps": STEPS, **images}
     title = f"{of}: {score} of held-out images, {GROUPS * EACH} sites, {len(seeds)} seeds"
     tables = (table(title, found, score), sent_table(link))
     return Outcome(tables, partial(picture, found, of, score), chosen, numbers(found) | {"link": link}, tuple(notes))

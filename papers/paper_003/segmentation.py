@@ -10,9 +10,9 @@ from coterie.objectives.deep.losses import dice, dice_and_cross_entropy
 from coterie.runs.config_keys import Torch
 from examples.simulated_hospitals import Scanner, two_organs
 from papers.outcome import Outcome, Settings
-from papers.paper_003.hospitals import EACH, GROUPS, HELD_OUT, TRAINING, Sites, outcome, trials
+from papers.paper_003.hospitals import EACH, GROUPS, HELD_OUT, Sites, outcome, trials
 
-SIDE, ROUNDS = 24, 24
+SIDE, TRAINING, ROUNDS = 24, 2, 24
 ETA = {"": 1.0, "local": 0.5, "fedper": 0.5, "ditto": 0.5}
 LAM = {"network": 0.1, "heads": 0.1, "ditto": 0.1}
 OWN, BODY = ("decoder*", "head*"), ("encoder*",)
