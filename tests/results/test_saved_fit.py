@@ -244,6 +244,12 @@ def test_a_part_that_is_none_gets_a_sentence(part, saved) -> None:
         coterie.load(saved)
 
 
+def test_a_call_that_has_no_sections_gets_a_sentence(saved) -> None:
+    edit(saved, lambda d: d["result"]["call"].update(model=0))
+    with pytest.raises(CoterieError, match="is damaged: its call is of another kind"):
+        coterie.load(saved)
+
+
 def test_a_changed_bit_is_noticed(saved) -> None:
     data = bytearray(arrays_of(saved).read_bytes())
     data[-5] ^= 1

@@ -149,6 +149,8 @@ def test_the_digest_is_of_the_code_not_of_its_file_alone(tmp_path, monkeypatch, 
     assert first == again and len({*first.values()}) == 4
     assert digest(partial(cell.makes, 3)) == first["makes"]
     assert digest(lambda: cell.makes(3)) == digest(lambda: cell.makes(3)) != digest(lambda: cell.others(3))
+    assert digest(lambda width=3: width) != digest(lambda width=4: width)
+    assert digest(lambda *, width=3: width) != digest(lambda *, width=4: width)
     assert digest(torch.nn.Sequential(torch.nn.ReLU())) != digest(torch.nn.Sequential(torch.nn.Tanh()))
 
 

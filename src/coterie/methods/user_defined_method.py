@@ -89,10 +89,21 @@ def digest(made: Any) -> str:
     if file and "<" not in name:
         parts.append(name)
     elif not isinstance(made, type):
-        parts.append(_compiled(getattr(made, "__code__", None)))
+        parts += [_compiled(getattr(made, "__code__", None)), _defaults(made)]
     else:
-        parts += [(key, _compiled(getattr(part, "__code__", None))) for key, part in vars(made).items()]
+        each = vars(made).items()
+        parts += [(key, _compiled(getattr(part, "__code__", None)), _defaults(part)) for key, part in each]
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _defaults(function: Any) -> list[Any]:
+    """Arguments that a function has by default, where they are numbers or texts."""
+    named = getattr(function, "__kwdefaults__", None) or {}
+    return [v for v in (*(getattr(function, "__defaults__", None) or ()), *named.items()) if _is_plain(v)]
+
+
+def _is_plain(value: Any) -> bool:
+    return all(map(_is_plain, value)) if isinstance(value, tuple) else isinstance(value, str | bool | int | float)
 
 
 def _compiled(code: Any) -> Any:

@@ -91,7 +91,7 @@ class FitResult:
     weights: str | None = None
     mean_weight: float = 1.0
     local_coefficients: pd.DataFrame | None = None
-    call: dict[str, Any] = field(default_factory=dict)
+    call: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def family(self) -> str:

@@ -149,6 +149,25 @@ def test_the_feature_space_of_a_net_has_what_enters_its_personal_layers():
     assert want.edges.tolist() != like.network(InProcess(o)).edges.tolist()  # of the inputs
 
 
+def test_layers_that_are_called_by_keyword_are_not_compared_by():
+    torch = pytest.importorskip("torch")
+    from coterie.objectives.deep import Deep
+
+    class ByKeyword(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(64, 10)
+
+        def forward(self, X):
+            return self.head(input=X)
+
+    pair = problem(**PAIR)
+    rows = pair.data.train
+    o = Deep.of(ByKeyword(), rows.X.reshape(len(rows.X), -1), rows.y, rows.starts, rows.stops)
+    with pytest.raises(CoterieError, match=names("head.weight not called modules model data")):
+        Similarity(space="feature", k=1).network(InProcess(o), w=o.start(0), personal=["head*"])
+
+
 @pytest.mark.parametrize("space", ["feature", "model"])
 def test_the_network_is_made_again_as_rounds_go(space, tmp_path):
     six = problem(data={"clients": 6, "rows": 180, "angles": [0, 90]}, model=NET, run={"rounds": 4})

@@ -25,7 +25,7 @@ def backbone_features(objective: Any, theta: Floats, personal: Sequence[str], ro
     names = [name for name in objective.names if any(fnmatchcase(name, pattern) for pattern in personal)]
     owners = {name.partition(".parametrizations.")[0].rpartition(".")[0] for name in names}
     for owner in owners:
-        module.get_submodule(owner).register_forward_pre_hook(lambda _, given: taken.append(given[0]))
+        module.get_submodule(owner).register_forward_pre_hook(lambda _, given: taken.extend(given[:1]))
     out = []
     for at in range(0, len(rows), ROWS):
         X, _ = objective.rows.gather(rows[at : at + ROWS])
