@@ -321,7 +321,7 @@ def _fitting(df: Any, arguments: dict[str, Any]) -> Fitting:
     asked = {name: arguments[name] for name in declared(Options)}
     options = Options(**asked, methods=arguments.get("methods", ()), engine=engine)
     clients, design = prepare(table, formula, client, cluster, options.family, offset, weights, missing)
-    order, groups = _column(table, order_by, clients), _column(table, split_by, clients)
+    order, groups = _column(table, order_by, "order_by", clients), _column(table, split_by, "split_by", clients)
     if order is not None and options.splits:
         order, notes = _ordered(clients, order, str(order_by))
         clients = replace(clients, notes=(*clients.notes, *notes))
@@ -368,11 +368,11 @@ def _ordered(clients: Clients, values: Any, name: str) -> tuple[Any, list[str]]:
     return order, notes
 
 
-def _column(table: Table, name: str | None, clients: Clients) -> Any:
+def _column(table: Table, name: str | None, role: str, clients: Clients) -> Any:
     """A column to split rows by, sorted like the clients' rows."""
     if name is None:
         return None
-    table.need([name], "split")
+    table.need([name], role)
     column = table[name]
     missing = np.zeros(len(table), dtype=bool)
     missing[clients.order] = column.missing[clients.order]

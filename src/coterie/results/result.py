@@ -108,6 +108,11 @@ class FitResult:
         """What was promised of a run over rounds, beside what was measured; empty for exact methods."""
         return {name: self.model.info[name] for name in ("rounds", "training", "network") if name in self.model.info}
 
+    @property
+    def theta(self) -> Floats:
+        """(m, d): the coefficients of every client, as :attr:`client_coefficients` has them with names."""
+        return self.model.client
+
     def client(self, label: Any) -> pd.Series[float]:
         """The coefficients of a client, by its label."""
         at = {label_text(one): k for k, one in enumerate(self.model.labels)}

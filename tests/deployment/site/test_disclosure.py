@@ -295,6 +295,17 @@ def need_all(member, starts):
         member.need_some(start)
 
 
+def test_the_owner_reads_which_rule_a_small_client_broke_and_it_counts_as_no_bit(tmp_path):
+    host, schema = place(tmp_path / "davos", patients(), disclosure=MANY | {"refusals_per_day": 1}), ranged(patients())
+    frame = patients().assign(ward=np.repeat(["a", "b", "c"], [38, 38, 4]))
+    frame.to_csv(host.folder / "data.csv", index=False)
+    say(host, **opening(schema, "los ~ age", client="ward"))
+    for n in range(3):
+        assert total(host, rows=np.array([2]), n=n).endswith(releases.DECLINES)
+    assert "fewer than 5 rows with its label (min_group)" in (host.folder / "problem.txt").read_text()
+    assert total(host, rows=np.array([0]), n=4) == ""
+
+
 def test_works_that_fail_leave_no_trace_but_a_bit_that_is_counted(tmp_path):
     rules = MANY | {"refusals_per_day": 3}
     host, schema = place(tmp_path / "davos", patients(), disclosure=rules), ranged(patients())

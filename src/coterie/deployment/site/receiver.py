@@ -151,7 +151,8 @@ class SiteReceiver:
             self._need_disclosable(request)
         except releases.TooFew as problem:
             self._tell_owner([f"Run '{request['run']}': {problem}"])
-            self._releases.decline(bit, rules.refusals_per_day)
+            if not isinstance(problem, releases.TooSmall):
+                self._releases.decline(bit, rules.refusals_per_day)
             raise CoterieError(releases.DECLINES) from problem
         reply = self._guard(request, key)
         if payload.holds_numbers(reply):

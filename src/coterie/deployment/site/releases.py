@@ -40,6 +40,10 @@ class TooFew(CoterieError):
     """Why an answer would tell of too few rows, for the owner alone."""
 
 
+class TooSmall(TooFew):
+    """The same of a client or group that is small whatever its rows hold: such a refusal tells nothing of them."""
+
+
 @dataclass(frozen=True)
 class Behind:
     """The n rows that an objective of m clients was made of.
@@ -152,8 +156,8 @@ class Releases:
                     new.append((part, labels, key))
         for part, labels, _ in new:
             few = np.bincount(labels[labels >= 0], part.labelled[labels >= 0])
-            if np.any((few > 0) & (few < min_group)):  # whatever rows hold, so that nothing is told of them
-                raise CoterieError(DECLINES)
+            if np.any((few > 0) & (few < min_group)):
+                raise TooSmall(f"A client or group has fewer than {min_group} rows with its label (min_group).")
             sizes = np.bincount(labels[labels >= 0], part.counts[labels >= 0])
             if np.any((sizes > 0) & (sizes < min_group)):  # of clients asked twice, too: the second time tells of them
                 raise TooFew(f"A group has fewer than {min_group} rows (min_group).")
