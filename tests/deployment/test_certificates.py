@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import ssl
 import threading
 from contextlib import contextmanager
@@ -90,6 +91,14 @@ def test_a_coordinator_that_is_away_is_no_fault(authorities):
     with coordinator(authorities["ours"] / "server", authorities["ours"] / "ca.crt", True) as port:
         pass
     assert certificates.need_trust("127.0.0.1", port, authorities["ours"] / "ca.crt") is None
+
+
+def test_what_hangs_up_before_it_says_who_it_is_is_no_fault(authorities):
+    """A proxy whose coordinator is not there yet takes connections and ends them."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        threading.Thread(target=lambda: door.accept()[0].close(), daemon=True).start()
+        own = pair(authorities["ours"])
+        assert certificates.need_trust("127.0.0.1", door.getsockname()[1], authorities["ours"] / "ca.crt", own) is None
 
 
 def test_handshakes_that_failed_lately_are_counted(tmp_path):

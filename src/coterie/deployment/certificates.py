@@ -49,9 +49,11 @@ def need_trust(host: str, port: int, root: Path, pair: tuple[Path, Path] | None 
         plain = socket.create_connection((host, port), timeout=_PATIENCE)
     except OSError:
         return  # it is away: the site connects when it is there
+    met = False
     with plain:
         try:
             with context.wrap_socket(plain) as wrapped:
+                met = True
                 if pair:  # whether it takes them shows in its answer
                     wrapped.sendall(b"GET / HTTP/1.1\r\nHost: coterie\r\nConnection: close\r\n\r\n")
                     if not wrapped.recv(1):
@@ -62,6 +64,8 @@ def need_trust(host: str, port: int, root: Path, pair: tuple[Path, Path] | None 
                 f"The certificate of the coordinator at {at} is not trusted ({problem.verify_message}): {why}."
             ) from None
         except (ssl.SSLError, ConnectionError) as problem:
+            if not met and isinstance(problem, ssl.SSLEOFError | ConnectionError):
+                return  # a proxy before it, or a coordinator that just begins, hangs up before it says who it is
             reason = getattr(problem, "reason", None) or "it hung up"
             why = RENEW if "EXPIRED" in reason else _OTHER
             raise CoterieError(f"The coordinator at {at} refuses this site's certificate ({reason}): {why}.") from None
