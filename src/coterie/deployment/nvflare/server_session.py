@@ -6,6 +6,7 @@ import io
 import logging
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
@@ -86,8 +87,10 @@ class ServerSession:
         the job, their code is not sent: members run what they have installed.
         """
         from nvflare.collab import CollabRecipe
+        from nvflare.recipe.secrets import PotentialSecretWarning
 
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore", PotentialSecretWarning)  # it takes the digest of run.toml for one
             recipe = CollabRecipe(name, server=server, client=site, sync_task_timeout=60)
             recipe.set_per_site_config({n: {} for n in names})  # at these sites, whoever else is connected
             recipe.export(folder)
