@@ -239,6 +239,7 @@ def test_arrays_of_a_function_with_clients_and_groups(folder):
             {"source": "source_of_tests:mixed", "partition": "given"},
             "Rows of client a are of more than one group: give",
         ),
+        ({"source": "source_of_tests:mixed", "clients": 1}, names("dealt group partition = 'given'")),
         ({"source": "source_of_tests:make", "partition": "by_column", "column": "X"}, "one client for each row"),
         ({"source": "source_of_tests:make", "partition": "shards", "clients": 2, "shards": 90}, "ask for fewer rows"),
         ({"source": "no.npz"}, "cannot be read: No such file"),

@@ -144,8 +144,12 @@ def _groups(partition: Partition, label: Array) -> tuple[Ints, tuple[str, ...]]:
     group[partition.client] = codes[partition.row]
     differ = np.flatnonzero(group[partition.client] != codes[partition.row])
     if len(differ):
-        at = partition.client[differ[0]]
-        who = partition.names[at] if partition.names else at + 1
+        if not partition.names:
+            raise CoterieError(
+                "Rows are dealt to clients whatever their group, so that a client has several: let an array of the "
+                "data say whose row it is (partition = 'given', or client=), or give no groups."
+            )
+        who = partition.names[partition.client[differ[0]]]
         raise CoterieError(f"Rows of client {who} are of more than one group: give all rows of a client the same one.")
     present, group = np.unique(group, return_inverse=True)
     return group.astype(np.int64), tuple(str(name) for name in names[present])
