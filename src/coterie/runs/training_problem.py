@@ -150,8 +150,8 @@ class TrainingProblem:
         idle = [key for key in ("clip", "momentum") if self.config.model[key]] if trainer.gradients else []
         if idle:
             raise CoterieError(
-                f"The method {trainer.name} sends gradients and has no use for {listed(idle)} of [model], which are "
-                "for steps of a client's own: leave that out."
+                f"The method {trainer.name} sends gradients, and only steps of a client's own heed {listed(idle)} of "
+                "[model]: leave that out."
             )
         if trainer.pool_rows:
             return local_engine(self.pooled, None, None, **where)
