@@ -30,6 +30,7 @@ from coterie.federation import Array
 from coterie.files import local
 from coterie.numerics.arrays import Ints
 from coterie.runs.config import Config, called
+from coterie.runs.config_keys import DEALT
 from coterie.runs.in_memory import ROWS, Held, need_named
 from coterie.runs.table_rows import arrays, is_table
 
@@ -95,6 +96,11 @@ def federated(config: Config, seed: int) -> Federated:
     if data["rows"] and data["rows"] < len(table["y"]):
         kept = np.sort(shuffled(seed, len(table["y"]), "rows")[: data["rows"]])
         table = {name: values[kept] for name, values in table.items()}
+    if data["partition"] in DEALT and "client" in table:
+        raise CoterieError(
+            f"The rows have clients, and partition {data['partition']!r} would deal them to others: say partition = "
+            "'given', or give the rows without an array 'client'."
+        )
     if data["partition"] == "rotated":
         angles = data["angles"]
         partitioned = rotated(table["X"], table["y"], data["clients"], angles, seed, data["test"])
