@@ -75,6 +75,6 @@ def fitted(method: Method, model: str, **options: Any) -> Any:
 
 def numbers(result: Any) -> np.ndarray:
     """The models of all clients that have one."""
-    if hasattr(result, "theta"):
-        return result.theta[~np.isin(result.labels, result.run.helpers)] if result.run.helpers else result.theta
-    return np.vstack([result.model.client, result.model.root])
+    if hasattr(result, "model"):
+        return np.vstack([result.theta, result.model.root])
+    return result.theta[~np.isin(result.labels, result.run.helpers)] if result.run.helpers else result.theta
