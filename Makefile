@@ -5,6 +5,10 @@ BIN    := $(VENV)/bin
 # Modules are compiled when they are first imported: most of what is installed never is.
 PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints-dev.txt
 
+# What every process of the tests imports is compiled once, where it is installed, and not by several at the same time.
+COMPILED_dev := cryptography.x509, flwr.app, formulaic, hypothesis, matplotlib.pyplot, numba, nvflare, pandas, polars, \
+    pydantic, pytest, ray, rich, scipy.optimize, scipy.sparse.linalg, scipy.stats, sklearn.utils.estimator_checks, torch
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo federation-demo hospitals test soak lint format bench papers docs clean
@@ -71,4 +75,5 @@ $(VENV)/.made:
 # Stamps: installed again only when the requirements change.
 $(VENV)/.data $(VENV)/.dev $(VENV)/.bench $(VENV)/.papers $(VENV)/.docs $(VENV)/.federation: $(VENV)/.%: $(VENV)/.made pyproject.toml constraints-dev.txt
 	$(PIP) --editable ".[$*]"
+	$(if $(COMPILED_$*),$(BIN)/python -c "import $(COMPILED_$*)")
 	@touch $@
