@@ -41,6 +41,7 @@ def norm():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
 
 
+@pytest.mark.soak
 def test_every_method_that_can_be_used_runs_on_a_torch_model():
     settled = config(layout={"personal": ["head*"]}, run={"rounds": 2})
     names = chosen(TrainingProblem.of(settled, 0), ["all"])

@@ -20,7 +20,11 @@ def place(tmp_path_factory):
     return folders(tmp_path_factory.mktemp("all"), schools(), "site", ["school", "district"], min_group=5)
 
 
-@pytest.mark.parametrize("name", FITTED)
+LIKE = ("apfl", "cluster-l2gd", "fedavg-finetune", "fedprox", "group-models", "ifca", "pfedme")
+"""Methods whose sites do what those of another do, by options: behind a wire, tests/test_matrix.py runs them all."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.soak] * (n in LIKE)) for n in FITTED])
 def test_a_method_over_sites_is_that_of_one_table(name, place):
     coordinator, homes = place
     home = begin(coordinator, name, {"program": name, "task": TASK, "options": of_table(FITTED[name]), "seed": 3})

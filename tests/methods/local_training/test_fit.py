@@ -138,7 +138,11 @@ def test_shared_columns_are_shared_and_columns_constant_within_clients_too():
         assert method == "fedavg" or client["(Intercept)"].nunique() > 1
 
 
-@pytest.mark.parametrize("method", TRAIN)
+LIKE = ("apfl", "cluster-l2gd", "fedavg-finetune", "fedprox", "group-models", "ifca", "l2gd", "pfedme", "scaffold")
+"""Methods that leave what others of those here leave: a model of each client, or of each client and group."""
+
+
+@pytest.mark.parametrize("method", [pytest.param(n, marks=[pytest.mark.soak] * (n in LIKE)) for n in TRAIN])
 def test_what_a_method_leaves_can_be_predicted_with_kept_and_reported(method, tmp_path):
     df = shops()
     result = coterie.fit(df, "y ~ x", "shop", ["town", "land"], method=method, rounds=12, splits=1,
