@@ -17,7 +17,6 @@ import numpy as np
 
 from coterie.engines.inprocess import InProcess
 from coterie.families import GAUSSIAN
-from coterie.methods.clustered_l2gd.async_l2gd_theory import over
 from coterie.methods.clustered_l2gd.fit import (
     Plan,
     distance_monitor,
@@ -29,7 +28,7 @@ from coterie.methods.clustered_l2gd.fit import (
 from coterie.methods.clustered_l2gd.options import Options
 from coterie.methods.clustered_l2gd.strong_convexity import client_constants, mu_F
 from coterie.methods.problem_and_estimates import GroupedProblem
-from coterie.numerics.arrays import Floats
+from coterie.numerics.arrays import Floats, over
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import ClusterTree, Ties
 from coterie.report.tables import Table

@@ -11,7 +11,6 @@ class Ditto(LocalTraining):
     own: Annotated[Literal["weighted", "averaged"], Option("How groups' layers move.")] = "weighted"
     alpha: Annotated[float | Literal["auto"], Option("Weight of the others.", low=0.0, high=1.0)] = "auto"
     steps: Annotated[int | None, Option("By default as many as theory wants.", low=1, high=10**9)] = None
-    personal: Annotated[tuple[str, ...], Option("Patterns of parameters.")] = ()
     policy: Annotated[Policy, Option("When an exchange is over.")] = Policy()        # a table within a table
     columns: Annotated[dict[str, Column], Option("Tables by name.")] = field(default_factory=dict)
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.methods.clustered_l2gd.async_l2gd_theory import NESTED, fractions, probabilities, smoothness, step_size
+from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions, rounds_of, step_size
 from coterie.methods.clustered_l2gd.nested_levels import Levels
 from coterie.numerics.arrays import Floats
 from coterie.relations.clusters import Ties
@@ -157,12 +157,7 @@ def choose(
     L (k,) is the expected smoothness of the clusters' row estimates (L~, or ``batch_smoothness``), L_F that of F:
     ``max_i (L_i + gamma_i)``.
     """
-    q: tuple[Floats, ...] = ()
-    if nested is None:
-        p0, p, why = probabilities(ties, L, p0, p, common)
-        ell = smoothness(p0, p, ties.C1, ties.C2, L)
-    else:
-        (p0, p, q), why, ell = nested.chosen, NESTED, nested.smoothness(np.asarray(L))
+    p0, p, q, why, ell = rounds_of(ties, L, p0, p, common, nested)
     step_size(ell)
     if mu <= 0.0:
         mu = FLAT * max(ell, L_F)

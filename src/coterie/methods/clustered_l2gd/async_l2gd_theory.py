@@ -10,25 +10,16 @@ the decreasing step. ``mu`` may be mu_F: strong convexity is used of F only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.arrays import Floats
+from coterie.methods.clustered_l2gd.nested_levels import Levels
+from coterie.numerics.arrays import Floats, over
 from coterie.relations.clusters import Ties
 
-if TYPE_CHECKING:
-    from coterie.methods.clustered_l2gd.nested_levels import Levels
-
 NESTED = "(3.3) with a term for every level of clusters, minimised over own probabilities"
-
-
-def over(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
-    """``a / b`` for numbers that are not negative, with 0 / 0 = 0: a term that is absent costs nothing."""
-    a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
-    return np.asarray(np.divide(a, b, out=np.where(a > 0.0, np.inf, 0.0), where=b > 0.0))
 
 
 def fractions(p0: float, p: Floats) -> Floats:
@@ -107,6 +98,16 @@ def probabilities(
     return *own_probabilities(ties.C1, ties.C2, L, p0), f"{how} minimised over own p_j"
 
 
+def rounds_of(
+    ties: Ties, L: npt.ArrayLike, p0: float | None, p: npt.ArrayLike | None, common: bool, nested: Levels | None
+) -> tuple[float, Floats, tuple[Floats, ...], str, float]:
+    """Probabilities p0, p (k,) and those of the levels between, why, and the expected smoothness that they give."""
+    if nested is not None:
+        return *nested.chosen, NESTED, nested.smoothness(np.asarray(L))
+    p0, p, why = probabilities(ties, L, p0, p, common)
+    return p0, p, (), why, smoothness(p0, p, ties.C1, ties.C2, L)
+
+
 def choose(
     ties: Ties,
     L: npt.ArrayLike,
@@ -122,12 +123,7 @@ def choose(
 
     A given eta may be any number above 0: above ``1 / L`` nothing is promised, and ``why`` says so.
     """
-    q: tuple[Floats, ...] = ()
-    if nested is None:
-        p0, p, why = probabilities(ties, L, p0, p, common)
-        ell = smoothness(p0, p, ties.C1, ties.C2, L)
-    else:
-        (p0, p, q), why, ell = nested.chosen, NESTED, nested.smoothness(np.asarray(L))
+    p0, p, q, why, ell = rounds_of(ties, L, p0, p, common, nested)
     most = step_size(ell)
     why += f"; L = {np.max(L):.4g}, C_1 = {np.max(ties.C1):.4g}, C_2 = {np.max(ties.C2):.4g} give (3.3) = {ell:.4g}"
     why += "; eta = 1 / (2 (3.3)) by Theorem 3.5" if eta is None else f"; eta as given, Theorem 3.5 has {most:.3g}"

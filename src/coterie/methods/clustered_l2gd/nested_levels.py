@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from coterie.methods.clustered_l2gd.async_l2gd_theory import over
 from coterie.methods.clustered_l2gd.coins_and_averages import NetworkAverage
 from coterie.numerics import keyed_random
-from coterie.numerics.arrays import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints, over
 from coterie.relations.clusters import Ties
 
 
