@@ -31,7 +31,7 @@ from coterie.options import need_names
 from coterie.results import saved_training
 from coterie.runs import training_problem as model
 from coterie.runs.config import AUTO, Config, tables
-from coterie.runs.table_rows import is_table, matrix
+from coterie.data.table_to_arrays import is_table, matrix
 from coterie.runs.training import Trained
 
 _REMEDY = "They are damaged: train them again."

@@ -14,7 +14,7 @@ from coterie.methods.registry import FITTED
 from coterie.options import declared, shown
 from coterie.runs import in_memory
 from coterie.runs.config_keys import DEALT, SECTIONS, Run, Torch
-from coterie.runs.table_rows import is_table
+from coterie.data.table_to_arrays import is_table
 
 _SEED = declared(Run)["seeds"].option.what
 _WORDS = (

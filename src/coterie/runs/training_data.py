@@ -32,7 +32,7 @@ from coterie.numerics.arrays import Ints
 from coterie.runs.config import Config, called
 from coterie.runs.config_keys import DEALT
 from coterie.runs.in_memory import ROWS, Held, need_named
-from coterie.runs.table_rows import arrays, is_table
+from coterie.data.table_to_arrays import arrays, is_table
 
 Table = dict[str, Array]
 PACKAGED = ("digits", "fashion-mnist")
