@@ -33,7 +33,7 @@ from coterie.runs import in_memory
 from coterie.runs.call import in_words_of_a_call, method_names, over_rounds, sections
 from coterie.runs.config import Config, document
 from coterie.runs.config_keys import Torch, engine_of
-from coterie.runs.labelled_networks import by_position
+from coterie.relations.network_by_labels import by_position
 from coterie.runs.labelled_options import LeftOut, aligned
 
 

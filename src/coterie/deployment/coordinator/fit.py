@@ -28,7 +28,7 @@ from coterie.results.fitting import need_applicable, need_given, result_of
 from coterie.results.notes import after
 from coterie.results.options import Options
 from coterie.results.result import FitResult
-from coterie.runs.labelled_networks import by_position
+from coterie.relations.network_by_labels import by_position
 from coterie.runs.labelled_options import aligned
 
 NOTHING = (
