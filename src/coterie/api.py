@@ -34,7 +34,7 @@ from coterie.runs.call import in_words_of_a_call, method_names, over_rounds, sec
 from coterie.runs.config import Config, document
 from coterie.runs.config_keys import Torch, engine_of
 from coterie.relations.network_by_labels import by_position
-from coterie.runs.labelled_options import LeftOut, aligned
+from coterie.relations.strengths_by_labels import LeftOut, aligned
 
 
 @overload

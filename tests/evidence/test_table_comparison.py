@@ -15,7 +15,7 @@ from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.report.fit_page import render, tiles
 from coterie.report.words import headline
-from coterie.runs.labelled_options import aligned
+from coterie.relations.strengths_by_labels import aligned
 from coterie.runs.table_methods import client_losses, run
 from papers.simulate import tree
 

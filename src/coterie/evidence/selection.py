@@ -26,7 +26,7 @@ from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.arrays import Floats
 from coterie.objectives.holdout import HeldOut
 from coterie.relations.parameter_layout import Layout
-from coterie.runs.labelled_options import main_clients, weight_matrix
+from coterie.relations.strengths_by_labels import main_clients, weight_matrix
 from coterie.runs.table_methods import block_size, client_losses, in_basis, objective, run
 
 GRID = np.linspace(0.0, 1.0, 11)  # candidates for a weight of others

@@ -31,7 +31,7 @@ from coterie.results import notes as words
 from coterie.results.model import Model
 from coterie.results.options import Options
 from coterie.results.result import FitResult
-from coterie.runs.labelled_options import main_clients, plain_strength
+from coterie.relations.strengths_by_labels import main_clients, plain_strength
 from coterie.runs.table_methods import STARTING, run, run_alone
 
 DRAWN = 1000

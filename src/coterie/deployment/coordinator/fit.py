@@ -29,7 +29,7 @@ from coterie.results.notes import after
 from coterie.results.options import Options
 from coterie.results.result import FitResult
 from coterie.relations.network_by_labels import by_position
-from coterie.runs.labelled_options import aligned
+from coterie.relations.strengths_by_labels import aligned
 
 NOTHING = (
     "No rows were held out, so this cannot say whether sharing helps: with one split (--splits 1) sites hold rows out "
