@@ -10,7 +10,7 @@ from benchmarks.measure import Row, median_seconds, skipped
 from coterie.data.clients import Clients
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.runs.table_methods import run as fit_method
+from coterie.runs.run_table_method import run as fit_method
 from papers.simulate import tree
 
 WORK = "100,000 clients x 10 rows, intercept and slope, Gaussian, diagonal D"

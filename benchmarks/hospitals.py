@@ -18,8 +18,8 @@ from coterie.evidence.selection import resolved
 from coterie.evidence.splits import Splits
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.runs.table_methods import client_losses
-from coterie.runs.table_methods import run as fit
+from coterie.runs.run_table_method import client_losses
+from coterie.runs.run_table_method import run as fit
 
 NUMBERS = ("age", "trestbps", "chol", "thalach", "oldpeak")
 CATEGORIES = ("sex", "cp", "fbs", "restecg", "exang")

@@ -22,7 +22,7 @@ def measure() -> None:
     from coterie.methods.collaboration.fit import fit
     from coterie.methods.problem_and_estimates import GroupedProblem
     from coterie.relations.clusters import ClusterTree
-    from coterie.runs.table_methods import objective
+    from coterie.runs.run_table_method import objective
 
     clients, _ = prepare(fetch("chem97"), "score ~ gcsecnt", "school", (), "gaussian", None, None, "error")
     problem = GroupedProblem(ClusterTree.of(clients), "gaussian", np.arange(2), 0)

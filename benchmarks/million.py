@@ -47,7 +47,7 @@ def _fit(m: int) -> dict[str, float | str]:
     from coterie.data.clients import Clients
     from coterie.methods.problem_and_estimates import GroupedProblem
     from coterie.relations.clusters import ClusterTree
-    from coterie.runs.table_methods import run as fit_method
+    from coterie.runs.run_table_method import run as fit_method
 
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(m), ROWS)

@@ -12,8 +12,8 @@ from coterie.evidence.selection import search
 from coterie.evidence.splits import Splits
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.runs.table_methods import client_losses
-from coterie.runs.table_methods import run as fit
+from coterie.runs.run_table_method import client_losses
+from coterie.runs.run_table_method import run as fit
 from papers.outcome import Settings
 from papers.paper_001 import acceleration, bound
 from papers.paper_001.distances import ESTIMATORS

@@ -112,7 +112,7 @@ def here(method: str, folder: str) -> dict[str, float]:
     from coterie.engines import InProcess
     from coterie.methods.problem_and_estimates import GroupedProblem
     from coterie.relations.clusters import ClusterTree
-    from coterie.runs.table_methods import objective
+    from coterie.runs.run_table_method import objective
 
     start = time.perf_counter()
     clients, _ = prepare(pd.read_parquet(folder), FORMULA, "id", "group")

@@ -26,7 +26,7 @@ from coterie.numerics.arrays import Floats
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import Ties
 from coterie.report.tables import Table
-from coterie.runs.table_methods import objective
+from coterie.runs.run_table_method import objective
 from papers.outcome import Outcome, Settings
 from papers.paper_001.responses import Data, score
 from papers.paper_001.rounds import ONE_COIN

@@ -22,7 +22,7 @@ from coterie.objectives.row_kernels import totals
 from coterie.relations.clusters import ClusterTree
 from coterie.report.tables import Table
 from coterie.report.words import number
-from coterie.runs.table_methods import client_losses, objective, run
+from coterie.runs.run_table_method import client_losses, objective, run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from coterie.methods.pfedme import PFedMe
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.clusters import ClusterTree
-from coterie.runs.table_methods import run
+from coterie.runs.run_table_method import run
 from papers.paper_003.study import Data, Fits, Gridded, Setting
 
 E = 5

@@ -25,7 +25,7 @@ from coterie.objectives.mean_loss import sizes
 from coterie.objectives.softmax import Softmax
 from coterie.report.tables import Table
 from coterie.report.words import fixed, number
-from coterie.runs.table_methods import client_losses, objective
+from coterie.runs.run_table_method import client_losses, objective
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ import pytest
 
 from coterie.engines.inprocess import InProcess
 from coterie.methods import given_strengths
-from coterie.runs.table_methods import objective
+from coterie.runs.run_table_method import objective
 from papers.paper_001 import donor, figure2
 from papers.paper_001.responses import GRID, Scores, accuracy_table, over_grid, score
 from papers.pictures import render

@@ -16,7 +16,7 @@ from coterie.evidence.table_comparison import all_splits, each_split
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.penalised_tree import Basis
 from coterie.relations.clusters import ClusterTree
-from coterie.runs.table_methods import run
+from coterie.runs.run_table_method import run
 from papers.simulate import tree
 from tests.messages import names
 

@@ -16,7 +16,7 @@ from coterie.relations.clusters import ClusterTree
 from coterie.report.fit_page import render, tiles
 from coterie.report.words import headline
 from coterie.relations.strengths_by_labels import aligned
-from coterie.runs.table_methods import client_losses, run
+from coterie.runs.run_table_method import client_losses, run
 from papers.simulate import tree
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.runs.table_methods import run
+from coterie.runs.run_table_method import run
 
 
 def fitted(*more):

@@ -14,7 +14,7 @@ from coterie.evidence.splits import Splits
 from coterie.methods import given_strengths, local, pooled
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.runs.table_methods import objective
+from coterie.runs.run_table_method import objective
 
 
 class World:

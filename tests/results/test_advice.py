@@ -15,7 +15,7 @@ from coterie.methods.collaboration.choose import choose
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.runs.table_methods import objective
+from coterie.runs.run_table_method import objective
 from tests.messages import names
 
 

@@ -167,7 +167,7 @@ def reading(params: dict[str, Any], doing: str) -> Iterator[pd.DataFrame]:
     split_by = [params["split_by"]] if params.get("split_by") is not None else []
     with status("Reading the table ..."):
         from coterie.data.table_files import read_table
-        from coterie.runs.table_methods import STARTING
+        from coterie.runs.run_table_method import STARTING
 
         df = read_table(params["table"], [*labels, *split_by], o.na_values(params["na_value"]))
         df.attrs.setdefault("coterie", {})["source"] = str(params["table"])

@@ -27,7 +27,7 @@ from coterie.numerics.arrays import Floats
 from coterie.objectives.holdout import HeldOut
 from coterie.relations.parameter_layout import Layout
 from coterie.relations.strengths_by_labels import main_clients, weight_matrix
-from coterie.runs.table_methods import block_size, client_losses, in_basis, objective, run
+from coterie.runs.run_table_method import block_size, client_losses, in_basis, objective, run
 
 GRID = np.linspace(0.0, 1.0, 11)  # candidates for a weight of others
 INNER, INNER_PATH = 5, 3  # splits of the training rows at most: for a weight, and for a path of networks

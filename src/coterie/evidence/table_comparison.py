@@ -22,7 +22,7 @@ from coterie.methods.registry import FITTED
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.row_kernels import totals
-from coterie.runs.table_methods import client_losses
+from coterie.runs.run_table_method import client_losses
 
 FEW = 10  # so few clients that a bootstrap over them is not to be trusted
 

@@ -33,7 +33,7 @@ from coterie.options import declared
 from coterie.relations.clusters import ClusterTree
 from coterie.results.options import Options as FitOptions
 from coterie.runs.config_keys import Torch
-from coterie.runs.table_methods import STARTING, block_size, objective, run, run_alone
+from coterie.runs.run_table_method import STARTING, block_size, objective, run, run_alone
 
 WORTH = 1.1
 """A predicted speed-up from which collaboration is advised: below, it saves less than one row of ten."""

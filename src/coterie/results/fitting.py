@@ -32,7 +32,7 @@ from coterie.results.model import Model
 from coterie.results.options import Options
 from coterie.results.result import FitResult
 from coterie.relations.strengths_by_labels import main_clients, plain_strength
-from coterie.runs.table_methods import STARTING, run, run_alone
+from coterie.runs.run_table_method import STARTING, run, run_alone
 
 DRAWN = 1000
 """Clients at most whose merging along a network's path is followed for its picture."""

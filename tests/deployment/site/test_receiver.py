@@ -32,7 +32,7 @@ from coterie.federation import work
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.registry import FITTED
 from coterie.relations.clusters import ClusterTree
-from coterie.runs.table_methods import run
+from coterie.runs.run_table_method import run
 from tests.deployment.sites import FORMULA, LENIENT, NAMES, build, home, hosts, say, table, tables, task, transport
 from tests.messages import names
 

@@ -13,7 +13,7 @@ from coterie.errors import CoterieError
 from coterie.methods import hierarchical
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.runs.table_methods import objective
+from coterie.runs.run_table_method import objective
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.usefixtures("pool")

@@ -16,7 +16,7 @@ from coterie.numerics.simplex_qp import mixture_weights
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import ClusterTree
-from coterie.runs.table_methods import client_losses, objective
+from coterie.runs.run_table_method import client_losses, objective
 
 
 def federation(theta, rows, seed=0, family="gaussian", clusters=None, block=4096):

@@ -9,7 +9,7 @@ from coterie.errors import CoterieError
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.variances import PRIOR_ROWS
 from coterie.relations.clusters import ClusterTree
-from coterie.runs.table_methods import run
+from coterie.runs.run_table_method import run
 
 M, N = 40, 12
 

@@ -13,7 +13,7 @@ from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.strengths import path
 from coterie.objectives.holdout import HeldOut
 from coterie.relations.clusters import ClusterTree
-from coterie.runs.table_methods import objective
+from coterie.runs.run_table_method import objective
 from papers.simulate import donor_response
 from tests.engines.faults import Faults, Loopback
 from tests.methods.dense import Table, table

@@ -19,7 +19,7 @@ from coterie.federation import Ints, Site, work
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.glm import GLM
 from coterie.objectives.row_kernels import totals
-from coterie.runs.table_methods import client_losses, objective
+from coterie.runs.run_table_method import client_losses, objective
 
 
 @dataclass(frozen=True)
