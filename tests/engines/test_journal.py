@@ -9,7 +9,7 @@ import pytest
 
 from coterie.engines.journal import Journal
 from coterie.engines.secure_sum import Secure
-from coterie.engines.transport_and_participants import Remote
+from coterie.engines.remote_federation import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import CASES, quadratic

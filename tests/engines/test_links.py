@@ -9,7 +9,7 @@ from coterie.codecs import by_name
 from coterie.engines import links, wire
 from coterie.engines.links import CoordinatorLink, SiteLink
 from coterie.engines.policy import Policy
-from coterie.engines.transport_and_participants import Remote
+from coterie.engines.remote_federation import Remote
 from coterie.federation import PerRow, Ragged, work
 from coterie.objectives.quadratic import Quadratic
 from tests.contract.cases import last, quadratic, tied

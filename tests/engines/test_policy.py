@@ -10,7 +10,7 @@ import pytest
 from coterie.engines import wire
 from coterie.engines.policy import BelowQuorum, Policy
 from coterie.engines.replies import disagreeing
-from coterie.engines.transport_and_participants import Remote
+from coterie.engines.remote_federation import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import quadratic

@@ -28,7 +28,7 @@ from coterie.engines import InProcess, checkpoint, wire
 from coterie.engines.journal import Journal, header
 from coterie.engines.policy import Policy
 from coterie.engines.privacy import Event, Guard
-from coterie.engines.transport_and_participants import Remote
+from coterie.engines.remote_federation import Remote
 from coterie.errors import CoterieError, fitting
 from coterie.methods.fedavg import FedAvg
 from coterie.report.fit_page import render

@@ -7,7 +7,7 @@ import pytest
 
 from coterie.engines import wire
 from coterie.engines.policy import Policy
-from coterie.engines.transport_and_participants import Remote
+from coterie.engines.remote_federation import Remote
 from coterie.errors import CoterieError
 from tests.contract.cases import cluster_steps, last, personal_step, quadratic, tied
 from tests.engines.sites import nodes, transport

@@ -15,7 +15,7 @@ from coterie.deployment.site.preview import preview
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.engines import wire
 from coterie.engines.policy import BelowQuorum
-from coterie.engines.transport_and_participants import Remote
+from coterie.engines.remote_federation import Remote
 from coterie.errors import CoterieError
 from coterie.methods.registry import FITTED
 from coterie.methods.tree.penalised_tree import describe

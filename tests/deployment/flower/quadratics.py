@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.engines.policy import Policy
 from coterie.engines.site import Node
-from coterie.engines.transport_and_participants import Remote
+from coterie.engines.remote_federation import Remote
 from coterie.federation import work
 from coterie.objectives.quadratic import Quadratic
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from coterie.engines.policy import Policy
-from coterie.engines.transport_and_participants import Remote
+from coterie.engines.remote_federation import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import CASES, make_federation, quadratic

@@ -26,7 +26,7 @@ from coterie.engines import checkpoint, wire
 from coterie.engines.links import CoordinatorLink
 from coterie.engines.policy import Policy
 from coterie.engines.site import Node
-from coterie.engines.transport_and_participants import Remote
+from coterie.engines.remote_federation import Remote
 from coterie.federation import work
 from coterie.objectives.quadratic import Quadratic
 

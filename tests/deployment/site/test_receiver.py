@@ -26,7 +26,7 @@ from coterie.deployment.site.site_toml import Member
 from coterie.deployment.site.table import PROBLEM
 from coterie.engines import checkpoint, wire
 from coterie.engines.policy import BelowQuorum, Policy, Refused
-from coterie.engines.transport_and_participants import Remote
+from coterie.engines.remote_federation import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
 from coterie.methods.problem_and_estimates import GroupedProblem

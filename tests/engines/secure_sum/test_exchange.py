@@ -11,7 +11,7 @@ from coterie.engines import checkpoint, wire
 from coterie.engines.policy import BelowQuorum, Policy
 from coterie.engines.secure_sum import Secure, secure_sites
 from coterie.engines.site import Node
-from coterie.engines.transport_and_participants import Remote
+from coterie.engines.remote_federation import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import last, make_federation, quadratic

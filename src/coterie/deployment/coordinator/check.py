@@ -13,7 +13,7 @@ from coterie import __version__
 from coterie.deployment.federation_toml import SCHEMA, Config
 from coterie.deployment.schema import Schema, unite
 from coterie.engines import checkpoint, wire
-from coterie.engines.transport_and_participants import Transport
+from coterie.engines.remote_federation import Transport
 from coterie.errors import LONGEST, CoterieError, listed, shortened
 
 RESULT = "result/check.json"

@@ -15,7 +15,7 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.deployment.site.holdout import baselines, losses, moments
 from coterie.engines.policy import Refused
-from coterie.engines.transport_and_participants import Remote
+from coterie.engines.remote_federation import Remote
 from coterie.evidence.comparison import BASELINES, Triple
 from coterie.evidence.splits import Splits
 from coterie.evidence.table_comparison import TableComparison

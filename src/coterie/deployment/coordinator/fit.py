@@ -15,7 +15,7 @@ from coterie.deployment.coordinator import identifiability
 from coterie.deployment.coordinator.comparison import compare_on_holdout
 from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.schema import Schema, clusters_of, design_of
-from coterie.engines.transport_and_participants import Remote
+from coterie.engines.remote_federation import Remote
 from coterie.errors import CoterieError
 from coterie.evidence.selection import resolved
 from coterie.families import DEFAULT

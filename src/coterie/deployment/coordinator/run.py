@@ -25,7 +25,7 @@ from coterie.deployment.logs import RunLog
 from coterie.deployment.schema import Schema, clusters_of, design_of
 from coterie.engines import checkpoint
 from coterie.engines.policy import BelowQuorum, Exchanged, Policy
-from coterie.engines.transport_and_participants import Remote, Transport
+from coterie.engines.remote_federation import Remote, Transport
 from coterie.errors import CoterieError, NotAll, fitting, listed, nearest
 from coterie.families import DEFAULT
 from coterie.imports import import_object
