@@ -21,8 +21,8 @@ from coterie.engines.inprocess import InProcess
 from coterie.engines.journal import Journal
 from coterie.engines.loopback import Loopback
 from coterie.engines.ray import Ray
-from coterie.engines.secure_sum import Identity
 from coterie.engines.remote_federation import Remote
+from coterie.engines.secure_sum import Identity
 from coterie.errors import CoterieError
 from coterie.files import local
 from coterie.report.fit_page import write_report

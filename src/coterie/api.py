@@ -24,6 +24,8 @@ from coterie.errors import CoterieError, listed
 from coterie.evidence.splits import need_groups
 from coterie.files import local
 from coterie.options import declared, shown
+from coterie.relations.network_by_labels import by_position
+from coterie.relations.strengths_by_labels import LeftOut, aligned
 from coterie.results import table_config
 from coterie.results.fitting import Fitting
 from coterie.results.options import Options
@@ -33,8 +35,6 @@ from coterie.runs import in_memory
 from coterie.runs.call import in_words_of_a_call, method_names, over_rounds, sections
 from coterie.runs.config import Config, document
 from coterie.runs.config_keys import Torch, engine_of
-from coterie.relations.network_by_labels import by_position
-from coterie.relations.strengths_by_labels import LeftOut, aligned
 
 
 @overload

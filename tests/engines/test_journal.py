@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from coterie.engines.journal import Journal
-from coterie.engines.secure_sum import Secure
 from coterie.engines.remote_federation import Remote
+from coterie.engines.secure_sum import Secure
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import CASES, quadratic

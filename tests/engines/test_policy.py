@@ -9,8 +9,8 @@ import pytest
 
 from coterie.engines import wire
 from coterie.engines.policy import BelowQuorum, Policy
-from coterie.engines.replies import disagreeing
 from coterie.engines.remote_federation import Remote
+from coterie.engines.replies import disagreeing
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import quadratic

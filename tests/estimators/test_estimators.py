@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import coterie
 from coterie import CoterieError, HierarchicalClassifier, HierarchicalRegressor
-from coterie.runs import table_methods
+from coterie.runs import run_table_method
 from tests.messages import names
 
 WIDE = "fits 10 to 30 columns to fewer rows; coterie refuses that, and takes weights as relative ones"
@@ -250,13 +250,13 @@ def test_shuffled_rows_give_the_same_model():
 
 
 def test_sorted_rows_without_intercept_are_not_copied(monkeypatch):
-    objective = table_methods.objective  # what every method works on
+    objective = run_table_method.objective  # what every method works on
     n, p = 200_000, 10
     rng = np.random.default_rng(0)
     data, y = rng.normal(size=(n, p)), rng.normal(size=n)
     clients = np.repeat(np.arange(n // 10), 10)
     seen = []
-    monkeypatch.setattr(table_methods, "objective", lambda *a: seen.append(objective(*a)) or seen[-1])
+    monkeypatch.setattr(run_table_method, "objective", lambda *a: seen.append(objective(*a)) or seen[-1])
     for method in ("pooled", "hierarchical"):
         model = HierarchicalRegressor(method=method, covariance="diagonal", fit_intercept=False)
         model.fit(data, y, clients=clients)

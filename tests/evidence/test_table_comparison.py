@@ -13,9 +13,9 @@ from coterie.evidence.splits import Splits, split_rows
 from coterie.evidence.table_comparison import TableComparison, all_splits, each_split, may_be_as_good
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
+from coterie.relations.strengths_by_labels import aligned
 from coterie.report.fit_page import render, tiles
 from coterie.report.words import headline
-from coterie.relations.strengths_by_labels import aligned
 from coterie.runs.run_table_method import client_losses, run
 from papers.simulate import tree
 

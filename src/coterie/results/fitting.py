@@ -27,11 +27,11 @@ from coterie.methods.registry import FITTED, applicable
 from coterie.methods.tree.penalised_tree import Basis
 from coterie.relations.clusters import ClusterTree
 from coterie.relations.network import Network
+from coterie.relations.strengths_by_labels import main_clients, plain_strength
 from coterie.results import notes as words
 from coterie.results.model import Model
 from coterie.results.options import Options
 from coterie.results.result import FitResult
-from coterie.relations.strengths_by_labels import main_clients, plain_strength
 from coterie.runs.run_table_method import STARTING, run, run_alone
 
 DRAWN = 1000

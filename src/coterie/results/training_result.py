@@ -20,6 +20,7 @@ import pandas as pd
 from coterie import files
 from coterie.data.columns import at_rows
 from coterie.data.partition import ClientRows
+from coterie.data.table_to_arrays import is_table, matrix
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, fitting, listed, nearest
 from coterie.evidence.training_comparison import TrainingComparison, Watch, compare, quiet
@@ -31,7 +32,6 @@ from coterie.options import need_names
 from coterie.results import saved_training
 from coterie.runs import training_problem as model
 from coterie.runs.config import AUTO, Config, tables
-from coterie.data.table_to_arrays import is_table, matrix
 from coterie.runs.training import Trained
 
 _REMEDY = "They are damaged: train them again."

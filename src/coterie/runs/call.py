@@ -9,12 +9,12 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from coterie.data.table_to_arrays import is_table
 from coterie.errors import CoterieError, listed
 from coterie.methods.registry import FITTED
 from coterie.options import declared, shown
 from coterie.runs import in_memory
 from coterie.runs.config_keys import DEALT, SECTIONS, Run, Torch
-from coterie.data.table_to_arrays import is_table
 
 _SEED = declared(Run)["seeds"].option.what
 _WORDS = (

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from coterie.data.table import Table
+from coterie.data.table_to_arrays import is_table
 from coterie.errors import RAISED, CoterieError, shortened
 from coterie.options import shown
-from coterie.data.table_to_arrays import is_table
 
 MARK = "in memory:"
 """How the placeholder of something without a name begins."""

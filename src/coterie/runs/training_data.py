@@ -25,6 +25,7 @@ from coterie.data.partition import (
     shards,
     shuffled,
 )
+from coterie.data.table_to_arrays import arrays, is_table
 from coterie.errors import CoterieError, nearest
 from coterie.federation import Array
 from coterie.files import local
@@ -32,7 +33,6 @@ from coterie.numerics.arrays import Ints
 from coterie.runs.config import Config, called
 from coterie.runs.config_keys import DEALT
 from coterie.runs.in_memory import ROWS, Held, need_named
-from coterie.data.table_to_arrays import arrays, is_table
 
 Table = dict[str, Array]
 PACKAGED = ("digits", "fashion-mnist")

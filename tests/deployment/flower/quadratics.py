@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from coterie.engines.policy import Policy
-from coterie.engines.site import Node
 from coterie.engines.remote_federation import Remote
+from coterie.engines.site import Node
 from coterie.federation import work
 from coterie.objectives.quadratic import Quadratic
 

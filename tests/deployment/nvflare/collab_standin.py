@@ -25,8 +25,8 @@ from coterie.deployment.nvflare.job import CoordinatorJob, SiteJob
 from coterie.engines import checkpoint, wire
 from coterie.engines.links import CoordinatorLink
 from coterie.engines.policy import Policy
-from coterie.engines.site import Node
 from coterie.engines.remote_federation import Remote
+from coterie.engines.site import Node
 from coterie.federation import work
 from coterie.objectives.quadratic import Quadratic
 

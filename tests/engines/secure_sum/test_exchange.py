@@ -9,9 +9,9 @@ pytest.importorskip("cryptography")
 
 from coterie.engines import checkpoint, wire
 from coterie.engines.policy import BelowQuorum, Policy
+from coterie.engines.remote_federation import Remote
 from coterie.engines.secure_sum import Secure, secure_sites
 from coterie.engines.site import Node
-from coterie.engines.remote_federation import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import last, make_federation, quadratic

@@ -24,12 +24,12 @@ from coterie.methods.networks.options import HELD_OUT
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names
+from coterie.relations.network_by_labels import by_position
+from coterie.relations.strengths_by_labels import aligned
 from coterie.results.fitting import need_applicable, need_given, result_of
 from coterie.results.notes import after
 from coterie.results.options import Options
 from coterie.results.result import FitResult
-from coterie.relations.network_by_labels import by_position
-from coterie.relations.strengths_by_labels import aligned
 
 NOTHING = (
     "No rows were held out, so this cannot say whether sharing helps: with one split (--splits 1) sites hold rows out "
