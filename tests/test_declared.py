@@ -19,7 +19,7 @@ from coterie.methods.registry import METHODS, TRAINED
 from coterie.options import declared
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
-from coterie.results.options import Columns
+from coterie.results.fit_options import Columns
 from coterie.runs.config_keys import SECTIONS
 from tests.docs.options_page import page
 

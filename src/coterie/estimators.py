@@ -55,8 +55,8 @@ from coterie.families import BINOMIAL, FAMILIES, family_named
 from coterie.methods.registry import FITTED
 from coterie.numerics.arrays import Floats
 from coterie.options import Option, declared
+from coterie.results.fit_options import Options
 from coterie.results.fitting import Fitting
-from coterie.results.options import Options
 from coterie.results.predict import finite_mean, predict_rows
 
 _BLOCK = 1 << 15  # rows at a time, so that what is gathered stays in cache

@@ -18,7 +18,7 @@ from coterie.methods.networks.options import Asked, Run
 from coterie.methods.networks.similarity import Similarity
 from coterie.methods.registry import METHODS, TRAINED
 from coterie.options import declared
-from coterie.results.options import Columns, Options
+from coterie.results.fit_options import Columns, Options
 from coterie.runs.config_keys import SECTIONS
 
 MODELS = {"table": "table", "net": "torch"}

@@ -12,7 +12,7 @@ import coterie
 from coterie.errors import CoterieError
 from coterie.methods.registry import FITTED
 from coterie.options import declared
-from coterie.results.options import Columns, Options
+from coterie.results.fit_options import Columns, Options
 from tests.messages import names
 
 K, N = 12, 12

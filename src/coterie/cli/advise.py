@@ -17,8 +17,8 @@ from coterie.deployment.federation_toml import is_federation
 from coterie.errors import CoterieError
 from coterie.methods.collaboration.options import Options
 from coterie.options import declared
-from coterie.results.options import Columns
-from coterie.results.options import Options as FitOptions
+from coterie.results.fit_options import Columns
+from coterie.results.fit_options import Options as FitOptions
 
 EXAMPLE = 'Example: coterie advise students.csv --formula "mAch ~ cses" --client school --cluster sector'
 

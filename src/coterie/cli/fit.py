@@ -20,7 +20,7 @@ from coterie.cli.terminal import say, status, width
 from coterie.deployment.federation_toml import LONGEST, is_federation
 from coterie.errors import CoterieError
 from coterie.options import declared
-from coterie.results.options import Columns
+from coterie.results.fit_options import Columns
 
 if TYPE_CHECKING:
     import pandas as pd

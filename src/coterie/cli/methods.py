@@ -15,7 +15,7 @@ from coterie.errors import CoterieError, nearest
 from coterie.methods.method import Method
 from coterie.methods.registry import METHODS
 from coterie.options import declared
-from coterie.results.options import Columns
+from coterie.results.fit_options import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from typer import Argument, BadParameter, Context, Option
 from coterie import files
 from coterie.errors import CoterieError
 from coterie.options import Declared, declared
-from coterie.results.options import Columns, Options
+from coterie.results.fit_options import Columns, Options
 
 if TYPE_CHECKING:
     from coterie.results.result import FitResult

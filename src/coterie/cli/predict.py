@@ -14,7 +14,7 @@ from coterie.cli.options import Force, ModelPath, TablePath, load_model, new_fil
 from coterie.cli.outputs import check_table, wrote
 from coterie.cli.terminal import say, status
 from coterie.errors import CoterieError, listed, nearest
-from coterie.results.options import Prediction
+from coterie.results.fit_options import Prediction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

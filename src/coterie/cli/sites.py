@@ -19,7 +19,7 @@ from coterie.cli.terminal import say
 from coterie.deployment.federation_toml import LONGEST
 from coterie.errors import CoterieError
 from coterie.options import declared
-from coterie.results.options import Columns
+from coterie.results.fit_options import Columns
 
 if TYPE_CHECKING:
     from coterie.results.result import FitResult

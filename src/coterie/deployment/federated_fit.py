@@ -14,8 +14,8 @@ from coterie.errors import CoterieError, listed
 from coterie.families import DEFAULT
 from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names
+from coterie.results.fit_options import Columns, Options
 from coterie.results.load import load
-from coterie.results.options import Columns, Options
 from coterie.results.result import FitResult
 from coterie.results.table_config import plain
 

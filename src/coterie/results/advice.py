@@ -31,7 +31,7 @@ from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.numerics import keyed_random
 from coterie.options import declared
 from coterie.relations.clusters import ClusterTree
-from coterie.results.options import Options as FitOptions
+from coterie.results.fit_options import Options as FitOptions
 from coterie.runs.config_keys import Torch
 from coterie.runs.run_table_method import STARTING, block_size, objective, run, run_alone
 

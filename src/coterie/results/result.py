@@ -21,8 +21,8 @@ from coterie.families import family_named
 from coterie.numerics.arrays import Floats
 from coterie.relations.covariance import at_means
 from coterie.results import saved_fit
+from coterie.results.fit_options import Prediction
 from coterie.results.model import Model
-from coterie.results.options import Prediction
 from coterie.results.predict import Missing, Nodes, Scale, notes_of, predict_rows, read_rows, too_large
 
 GROUPED = ("network", "training")

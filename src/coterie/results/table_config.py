@@ -9,7 +9,7 @@ from typing import Any
 from coterie import files
 from coterie.errors import CoterieError
 from coterie.options import declared, need_names
-from coterie.results.options import Columns, Options
+from coterie.results.fit_options import Columns, Options
 from coterie.runs.in_memory import need_named
 
 _OF_GROUPS = {

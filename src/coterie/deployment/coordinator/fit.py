@@ -26,9 +26,9 @@ from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names
 from coterie.relations.network_by_labels import by_position
 from coterie.relations.strengths_by_labels import aligned
+from coterie.results.fit_options import Options
 from coterie.results.fitting import need_applicable, need_given, result_of
 from coterie.results.notes import after
-from coterie.results.options import Options
 from coterie.results.result import FitResult
 
 NOTHING = (
