@@ -17,7 +17,7 @@ from coterie.options import declared, need_names
 from coterie.results.fit_options import Columns, Options
 from coterie.results.load import load
 from coterie.results.result import FitResult
-from coterie.results.table_config import plain
+from coterie.results.table_call_as_config import plain
 
 Go = Callable[[Any, Path, str, float], object]
 """What follows a run to its end: called with the engine, the coordinator's folder, the run's name and the seconds."""

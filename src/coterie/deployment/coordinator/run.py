@@ -32,7 +32,7 @@ from coterie.imports import import_object
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.options import Checked, Option, call, of
 from coterie.results.result import FitResult
-from coterie.results.table_config import written
+from coterie.results.table_call_as_config import written
 from coterie.runs.loop import follow
 
 RESULT, JOURNAL = "result", "journal"
