@@ -32,9 +32,9 @@ from coterie.results.fitting import Fitting
 from coterie.results.result import FitResult
 from coterie.results.training_result import TrainingResult, train
 from coterie.runs import in_memory
-from coterie.runs.call import in_words_of_a_call, method_names, over_rounds, sections
 from coterie.runs.config import Config, document
 from coterie.runs.config_keys import Torch, engine_of
+from coterie.runs.net_call_as_config import in_words_of_a_call, method_names, over_rounds, sections
 
 
 @overload
