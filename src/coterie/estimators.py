@@ -56,8 +56,8 @@ from coterie.methods.registry import FITTED
 from coterie.numerics.arrays import Floats
 from coterie.options import Option, declared
 from coterie.results.fit_options import Options
-from coterie.results.fitting import Fitting
 from coterie.results.predict import finite_mean, predict_rows
+from coterie.results.table_fit import Fitting
 
 _BLOCK = 1 << 15  # rows at a time, so that what is gathered stays in cache
 _OUTCOMES = tuple(family.name for family in FAMILIES.values() if not family.two_classes)

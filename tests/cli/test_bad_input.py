@@ -336,7 +336,7 @@ PREDICT = ["predict", "model", "table.csv", "--out", "a.csv"]
 @pytest.mark.parametrize(
     ("where", "command", "kept"),
     [
-        ("coterie.results.fitting.each_split", FIT, "nothing was"),
+        ("coterie.results.table_fit.each_split", FIT, "nothing was"),
         ("coterie.report.fit_page.write_report", FIT, "nothing was"),
         ("coterie.results.saved_values.files.write", FIT, "nothing was"),
         ("coterie.cli.fit.explain", FIT, "'model/model.json', 'model/report.html' was"),
@@ -358,5 +358,5 @@ def test_an_interrupt_says_what_was_kept(folder, monkeypatch, where, command, ke
 
 def test_what_was_read_is_said_before_the_first_method_is_fitted(folder, monkeypatch):
     table().to_csv("table.csv", index=False)
-    monkeypatch.setattr("coterie.results.fitting.each_split", _interrupt)
+    monkeypatch.setattr("coterie.results.table_fit.each_split", _interrupt)
     assert coterie(*FIT).out == "Read 60 rows of 6 schools from table.csv.\n"

@@ -77,7 +77,7 @@ def runs_on(method: Method) -> str:
 def not_applicable(context: typer.Context, table: Path, some: list[Method]) -> dict[str, str]:
     """Why methods do not apply to a table, by name."""
     from coterie.api import prepared
-    from coterie.results.fitting import why_not
+    from coterie.results.table_fit import why_not
 
     for option in ("formula", "client"):
         if context.params[option] is None:
