@@ -25,7 +25,7 @@ import coterie
 from coterie.data.datasets import fetch
 from coterie.errors import CoterieError
 from coterie.files import local
-from coterie.results.result import FitResult
+from coterie.results.fit_result import FitResult
 
 FORMULA = "disease ~ age + sex + cp + oldpeak + exang"
 MODEL = ["--formula", FORMULA, "--family", "binomial", "--missing", "drop"]

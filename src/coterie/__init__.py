@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from coterie.errors import CoterieError
     from coterie.estimators import HierarchicalClassifier, HierarchicalRegressor
     from coterie.results.advice import Advice, advise
+    from coterie.results.fit_result import FitResult
     from coterie.results.load import load
-    from coterie.results.result import FitResult
     from coterie.results.training_result import TrainingResult
     from coterie.runs.config_keys import Torch
 
@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Advice": "coterie.results.advice",
     "CoterieError": "coterie.errors",
-    "FitResult": "coterie.results.result",
+    "FitResult": "coterie.results.fit_result",
     "HierarchicalClassifier": "coterie.estimators",
     "HierarchicalRegressor": "coterie.estimators",
     "Torch": "coterie.runs.config_keys",

@@ -28,7 +28,7 @@ from coterie.relations.network_by_labels import by_position
 from coterie.relations.strengths_by_labels import LeftOut, aligned
 from coterie.results import table_config
 from coterie.results.fit_options import Options
-from coterie.results.result import FitResult
+from coterie.results.fit_result import FitResult
 from coterie.results.table_fit import Fitting
 from coterie.results.training_result import TrainingResult, train
 from coterie.runs import in_memory

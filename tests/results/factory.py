@@ -12,8 +12,8 @@ import pandas as pd
 from coterie.data.clients import Level
 from coterie.data.design import Design
 from coterie.numerics.arrays import full, pack
+from coterie.results.fit_result import FitResult
 from coterie.results.model import Model
-from coterie.results.result import FitResult
 
 TERMS = ("(Intercept)", "x")
 METHODS = ("local", "pooled", "own-intercept", "clusterwise", "single-cluster", "hierarchical")

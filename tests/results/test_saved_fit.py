@@ -19,7 +19,7 @@ import coterie
 from coterie.errors import CoterieError
 from coterie.report.fit_page import write_report
 from coterie.results import saved_fit as store
-from coterie.results.result import FitResult
+from coterie.results.fit_result import FitResult
 from coterie.results.saved_values import Shelf, plain, unplain
 from tests.messages import names
 from tests.results import factory

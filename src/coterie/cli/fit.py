@@ -25,7 +25,7 @@ from coterie.results.fit_options import Columns
 if TYPE_CHECKING:
     import pandas as pd
 
-    from coterie.results.result import FitResult
+    from coterie.results.fit_result import FitResult
 
 EXAMPLE = 'Example: coterie fit students.csv --formula "mAch ~ cses" --client school --cluster sector --out model'
 

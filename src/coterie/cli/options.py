@@ -17,7 +17,7 @@ from coterie.options import Declared, declared
 from coterie.results.fit_options import Columns, Options
 
 if TYPE_CHECKING:
-    from coterie.results.result import FitResult
+    from coterie.results.fit_result import FitResult
     from coterie.results.training_result import TrainingResult
 
 _METAVAR = {int: "N", float: "NUMBER", tuple: "TEXT", dict: "NAME=VALUE"}

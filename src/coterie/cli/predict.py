@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from coterie.results.fit_result import FitResult
     from coterie.results.model import Model
-    from coterie.results.result import FitResult
 
 EXAMPLE = "Example: coterie predict model new_students.csv --interval 0.9 --out predictions.csv"
 OPTIONS = o.flags(Prediction, "interval", "missing")
@@ -62,7 +62,7 @@ def predict(
     """
     if out is not None:
         check_table(out, [table], force, "predict")
-    from coterie.results.result import FitResult
+    from coterie.results.fit_result import FitResult
 
     result = load_model(model)
     if not isinstance(result, FitResult):

@@ -22,7 +22,7 @@ from coterie.options import declared
 from coterie.results.fit_options import Columns
 
 if TYPE_CHECKING:
-    from coterie.results.result import FitResult
+    from coterie.results.fit_result import FitResult
 
 _PANEL = "A federation's folder"
 _LOOK, _QUIET = 0.5, 120  # seconds between looks into the log, and looks without news until that is said

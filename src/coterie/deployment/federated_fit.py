@@ -15,8 +15,8 @@ from coterie.families import DEFAULT
 from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names
 from coterie.results.fit_options import Columns, Options
+from coterie.results.fit_result import FitResult
 from coterie.results.load import load
-from coterie.results.result import FitResult
 from coterie.results.table_call_as_config import plain
 
 Go = Callable[[Any, Path, str, float], object]

@@ -7,7 +7,7 @@ import numpy as np
 from coterie.numerics.arrays import Floats, Ints
 from coterie.report import words
 from coterie.report.svg import Axes, Figure, evenly, line, mark, spread, text
-from coterie.results.result import FitResult
+from coterie.results.fit_result import FitResult
 
 NAMED = 300  # so many clients are drawn one by one, each with its name; more are summed up
 LINES = 200  # lines of the shrinkage pictures at most

@@ -11,7 +11,7 @@ from coterie.methods.registry import METHODS
 from coterie.report import figures, tables, words
 from coterie.report.method_section import method_section
 from coterie.report.page import page, write_page
-from coterie.results.result import FitResult
+from coterie.results.fit_result import FitResult
 
 OF_A_METHOD = ("rounds", "collaboration", "network", "training")  # records that have a section of their own
 

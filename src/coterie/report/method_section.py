@@ -13,7 +13,7 @@ from coterie.report.graph_layout import spring_layout
 from coterie.report.network_figures import merge_figure, network_figure
 from coterie.report.svg import Axes, Figure, line, mark
 from coterie.report.tables import Table
-from coterie.results.result import FitResult
+from coterie.results.fit_result import FitResult
 
 SPACES = {
     "model": "with alike coefficients",

@@ -12,7 +12,7 @@ from rich.box import Box
 
 from coterie.report import words
 from coterie.results.advice import Advice
-from coterie.results.result import FitResult
+from coterie.results.fit_result import FitResult
 
 
 @dataclass(frozen=True)

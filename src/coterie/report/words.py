@@ -12,9 +12,9 @@ import numpy as np
 from coterie.evidence.intervals import less, median_ratio
 from coterie.evidence.table_comparison import may_be_as_good
 from coterie.families import family_named
+from coterie.results.fit_result import FitResult
 from coterie.results.model import Model
 from coterie.results.predict import Nodes
-from coterie.results.result import FitResult
 
 
 def number(value: float, digits: int = 3) -> str:

@@ -222,7 +222,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Prediction(Checked):
-    """What a prediction is asked for; see :meth:`coterie.results.result.FitResult.predict`."""
+    """What a prediction is asked for; see :meth:`coterie.results.fit_result.FitResult.predict`."""
 
     interval: Annotated[
         float | None,

@@ -10,7 +10,7 @@ import pandas as pd
 from coterie import files
 from coterie.errors import CoterieError, listed
 from coterie.results import saved_fit
-from coterie.results.result import FitResult
+from coterie.results.fit_result import FitResult
 from coterie.results.training_result import TrainingResult
 
 

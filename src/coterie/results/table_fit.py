@@ -30,8 +30,8 @@ from coterie.relations.network import Network
 from coterie.relations.strengths_by_labels import main_clients, plain_strength
 from coterie.results import notes as words
 from coterie.results.fit_options import Options
+from coterie.results.fit_result import FitResult
 from coterie.results.model import Model
-from coterie.results.result import FitResult
 from coterie.runs.run_table_method import STARTING, run, run_alone
 
 DRAWN = 1000

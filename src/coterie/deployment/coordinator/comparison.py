@@ -25,7 +25,7 @@ from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
 from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.arrays import Floats
-from coterie.results.result import FitResult
+from coterie.results.fit_result import FitResult
 
 Fit = Callable[[Remote], Estimates]
 Hold = Callable[[Mapping[str, Any]], Remote]

@@ -27,8 +27,8 @@ from coterie.options import declared, need_names
 from coterie.relations.network_by_labels import by_position
 from coterie.relations.strengths_by_labels import aligned
 from coterie.results.fit_options import Options
+from coterie.results.fit_result import FitResult
 from coterie.results.notes import after
-from coterie.results.result import FitResult
 from coterie.results.table_fit import need_applicable, need_given, result_of
 
 NOTHING = (

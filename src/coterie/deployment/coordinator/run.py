@@ -31,7 +31,7 @@ from coterie.families import DEFAULT
 from coterie.imports import import_object
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.options import Checked, Option, call, of
-from coterie.results.result import FitResult
+from coterie.results.fit_result import FitResult
 from coterie.results.table_call_as_config import written
 from coterie.runs.loop import follow
 
