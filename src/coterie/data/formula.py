@@ -1,7 +1,7 @@
 """Formulas: what a formula uses, read without running any of it, and how it takes the columns of a table.
 
 A formula comes from a user, from a model file or from a coordinator; any may be wrong, and the last two hostile. The
-functions that it may hold, known to be harmless, are in :mod:`coterie.data.term_grammar`; how far it may be multiplied
+functions that it may hold, known to be harmless, are in :mod:`coterie.data.formula_expressions`; how far it may be multiplied
 out is in :mod:`coterie.data.terms`.
 """
 
@@ -16,8 +16,8 @@ from keyword import iskeyword
 from typing import TYPE_CHECKING
 
 from coterie.data.columns import Kind
+from coterie.data.formula_expressions import HABITS, SPLINES, Use, as_contrasts
 from coterie.data.table import Table, meant
-from coterie.data.term_grammar import HABITS, SPLINES, Use, as_contrasts
 from coterie.data.terms import COLUMNS, formulaic_terms, vanishing
 from coterie.errors import CoterieError, listed, shortened
 

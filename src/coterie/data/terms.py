@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.term_grammar import BASES, SPLINES
+from coterie.data.formula_expressions import BASES, SPLINES
 from coterie.errors import CoterieError, shortened
 
 if TYPE_CHECKING:

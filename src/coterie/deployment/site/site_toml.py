@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from coterie import files
-from coterie.data.term_grammar import BASES, STATEFUL, STATELESS
+from coterie.data.formula_expressions import BASES, STATEFUL, STATELESS
 from coterie.deployment import toml
 from coterie.deployment.federation_toml import SITE, check_name
 from coterie.errors import CoterieError
