@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coterie.data.formula import LENGTH, limit_columns, parse
-from coterie.data.terms import formulaic_terms
+from coterie.data.formula_terms import formulaic_terms
 from coterie.errors import LONGEST, CoterieError, nearest, shortened
 
 MANY = [f"x{i}" for i in range(30)]

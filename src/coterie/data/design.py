@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from coterie.data.columns import BadRows, Column, Kind, at_rows, rows_text
 from coterie.data.formula import Parsed, column_kinds, limit_columns, outcome_levels, parse
+from coterie.data.formula_terms import compute_terms, state_from_json, state_to_json
 from coterie.data.labels import resembling, tidied
 from coterie.data.table import Table
-from coterie.data.terms import compute_terms, state_from_json, state_to_json
 from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 A formula comes from a user, from a model file or from a coordinator; any may be wrong, and the last two hostile. The
 functions that it may hold, known to be harmless, are in :mod:`coterie.data.formula_expressions`; how far it may be multiplied
-out is in :mod:`coterie.data.terms`.
+out is in :mod:`coterie.data.formula_terms`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from coterie.data.columns import Kind
 from coterie.data.formula_expressions import HABITS, SPLINES, Use, as_contrasts
+from coterie.data.formula_terms import COLUMNS, formulaic_terms, vanishing
 from coterie.data.table import Table, meant
-from coterie.data.terms import COLUMNS, formulaic_terms, vanishing
 from coterie.errors import CoterieError, listed, shortened
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import numpy as np
 from coterie.data.design import Design
 from coterie.data.formula import Parsed, parse
 from coterie.data.formula_expressions import BASES, STATEFUL
-from coterie.data.terms import formulaic_terms
+from coterie.data.formula_terms import formulaic_terms
 from coterie.deployment.column_types import LARGEST
 from coterie.deployment.schema import Schema, design_of, disagreements, excluded
 from coterie.deployment.site.site_toml import RULES, Disclosure
