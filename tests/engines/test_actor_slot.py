@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coterie.engines.ray import cluster
-from coterie.engines.ray.cluster import ActorSlot
+from coterie.engines.ray.actors import ActorSlot
 from coterie.errors import CoterieError
 
 

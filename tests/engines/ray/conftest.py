@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coterie.engines.ray import Ray
-from coterie.engines.ray.cluster import ActorSlots
+from coterie.engines.ray.actors import ActorSlots
 from tests.contract import cases
 
 ROOT = Path(__file__).parents[3]

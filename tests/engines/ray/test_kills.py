@@ -13,7 +13,7 @@ import pytest
 
 from coterie.engines.policy import Policy
 from coterie.engines.ray import Ray
-from coterie.engines.ray.cluster import ActorSlots
+from coterie.engines.ray.actors import ActorSlots
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
 from tests.contract.cases import quadratic

@@ -19,7 +19,7 @@ from coterie.engines.coordinator import Coordinator
 from coterie.engines.loopback import parts
 from coterie.engines.policy import Exchanged, Policy
 from coterie.engines.ray import cluster
-from coterie.engines.ray.cluster import ActorSlots, Parts
+from coterie.engines.ray.actors import ActorSlots, Parts
 from coterie.engines.ray.shards import Asked, load
 from coterie.engines.routing import roster, shares
 from coterie.errors import CoterieError
@@ -232,7 +232,7 @@ def _part(rows: Ints, data: bytes) -> Parts:
 def _openings(
     makes: Sequence[Callable[..., Parts]], folder: Path | None, options: Mapping[str, Any], data: Sequence[Any]
 ) -> list[tuple[Any, ...]]:
-    """The arguments of :meth:`coterie.engines.ray.cluster.ActorSlot.open` for every site."""
+    """The arguments of :meth:`coterie.engines.ray.actors.ActorSlot.open` for every site."""
     # Client work that was defined in the script or notebook itself, where actors cannot import it from.
     works = {name: f for name, f in federation._WORK.items() if name.startswith("__main__:")}
     folders = [None if folder is None else folder.absolute() / f"site-{s}" for s in range(len(makes))]

@@ -24,7 +24,7 @@ from coterie.data.labels import Coded, encode, find_labels, label_ids
 from coterie.data.prepare_table import informative_tree, prepare, read_roles, sound_rows, weighing_rows
 from coterie.data.table import Table
 from coterie.data.table_files import readable, write_table
-from coterie.engines.ray.cluster import ActorSlots, Parts, get
+from coterie.engines.ray.actors import ActorSlots, Parts, get
 from coterie.errors import CoterieError, NoRows
 from coterie.families import family_named
 from coterie.federation import Array, Ints
