@@ -17,8 +17,8 @@ import numpy as np
 
 from coterie.deployment.federation_toml import PROBLEM, SCHEMA
 from coterie.deployment.schema import Schema, clusters_of
+from coterie.deployment.site.disclosure import Behind
 from coterie.deployment.site.payload import tell_owner
-from coterie.deployment.site.releases import Behind
 from coterie.deployment.site.site_toml import Member
 from coterie.engines import checkpoint, wire
 from coterie.errors import CoterieError, NoRows

@@ -1,7 +1,7 @@
 """What a site's owner says in ``site.toml``, where no coordinator can widen it: data, works that may leave, disclosure.
 
 The rules of disclosure, in the manner of DataSHIELD's settings, stand under ``[disclosure]``. What a formula may hold
-is in :mod:`coterie.deployment.site.formula_grammar`, what has left in :mod:`coterie.deployment.site.releases`.
+is in :mod:`coterie.deployment.site.formula_grammar`, what has left in :mod:`coterie.deployment.site.disclosure`.
 """
 
 from __future__ import annotations
