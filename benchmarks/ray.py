@@ -127,20 +127,20 @@ def here(method: str, folder: str) -> dict[str, float]:
 
 def there(method: str, folder: str) -> dict[str, float]:
     """In two actors, whose processes are there already and have imported what ``here`` has imported too."""
-    from coterie.engines.ray import Ray, cluster
+    from coterie.engines.ray import Ray, actors
 
     begin = time.perf_counter()
-    cluster.join(None)
-    seats = cluster.Seats(2, {})
-    cluster.get([actor.run.remote(import_module, name) for actor in seats.actors for name in IMPORTS])
+    actors.join(None)
+    seats = actors.ActorSlots(2, {})
+    actors.get([actor.run.remote(import_module, name) for actor in seats.actors for name in IMPORTS])
     ready = list(seats.actors)
-    cluster.Seats._start = lambda self: ready.pop()
+    actors.ActorSlots._start = lambda self: ready.pop()
     start = time.perf_counter()
     with Ray.parquet(folder, FORMULA, "id", "group", sites=2) as fed:
         read = time.perf_counter()
         value = solve(method, fed, fed.problem)
         end = time.perf_counter()
-    cluster.leave()
+    actors.leave()
     return {"start": start - begin, "reading": read - start, "seconds": end - start, "value": value}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import coterie
 from coterie import CoterieError, Torch
-from coterie.deployment import toml
+from coterie.deployment import toml_files
 from coterie.results.load import Result
 from tests.messages import names
 
@@ -142,7 +142,7 @@ def test_what_does_not_belong_is_refused_in_a_sentence(call, message):
 
 def again_from_file(result, tmp_path):
     """What a fit of a result's configuration, written into a file, gives."""
-    (tmp_path / "call.toml").write_text(toml.text(result.config()))
+    (tmp_path / "call.toml").write_text(toml_files.text(result.config()))
     return coterie.fit(tmp_path / "call.toml")
 
 

@@ -26,7 +26,7 @@ from coterie.files import local
 from coterie.options import declared, shown
 from coterie.relations.network_by_labels import by_position
 from coterie.relations.strengths_by_labels import LeftOut, aligned
-from coterie.results import table_config
+from coterie.results import table_call_as_config as table_call
 from coterie.results.fit_options import Options
 from coterie.results.fit_result import FitResult
 from coterie.results.table_fit import Fitting
@@ -267,8 +267,8 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
     """What a configuration asks for: a file, or its sections; ``rows`` stand for those that it names."""
     named = isinstance(source, Mapping)
     tables, folder = (dict(source), Path()) if named else (document(source), local(source).absolute().parent)
-    if table_config.is_of_table(tables):
-        found, arguments = table_config.arguments(tables if rows is None else with_source(tables, "rows"), folder)
+    if table_call.is_of_table(tables):
+        found, arguments = table_call.arguments(tables if rows is None else with_source(tables, "rows"), folder)
         more = {"na_values": arguments.pop("na_values", None), "methods": tuple(methods or ())}
         bound = inspect.signature(fit).bind(found if rows is None else rows, arguments.pop("formula"), **arguments)
         if is_federation(bound.arguments["rows"]):
@@ -343,7 +343,7 @@ def _fitting(df: Any, arguments: dict[str, Any]) -> Fitting:
     source = about.get("source") or f"{in_memory.MARK}table {fingerprint}"
     said = {**arguments, **about, "rounds": options.rounds, "formula": formula, "client": client, "cluster": cluster}
     facts = {"design": design, "formula": formula, "offset": offset, "weights": weights, "mean_weight": mean}
-    facts |= {"data_fingerprint": fingerprint, "call": table_config.written(source, said)}
+    facts |= {"data_fingerprint": fingerprint, "call": table_call.written(source, said)}
     return Fitting(clients, options, settings, facts, start)
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from coterie.cli import sites
-from coterie.deployment import folders, toml
+from coterie.deployment import folders, toml_files
 from coterie.deployment.logs import RunLog
 from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
@@ -142,7 +142,7 @@ def test_the_end_of_a_run_is_said_once(place, monkeypatch):
     class Failing(Asked):
         def run(self, folder, run_id, timeout):
             RunLog(folder / "runs" / run_id, ()).end("failed", "Something is wrong.")
-            toml.write(folder / "runs" / run_id / "job.toml", {})
+            toml_files.write(folder / "runs" / run_id / "job.toml", {})
             raise BelowQuorum("Something is wrong.")
 
     monkeypatch.setattr(folders, "engine", lambda name: Failing())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.data.test_term_grammar import fit, table
 
 from coterie.errors import CoterieError
+from tests.data.test_formula_expressions import fit, table
 
 POWERS = {
     "x + x^2": ["'x^2' is 'x'", "I(x**2)"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import coterie.data.datasets
-from coterie.deployment import toml
+from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import SCHEMA, Config
 from coterie.deployment.schema import propose
 from coterie.deployment.site.preview import LocalTransport
@@ -42,7 +42,7 @@ def folders(root: Path, table, site="hospital", labels=(), policy=None, min_grou
 def begin(coordinator: Path, run: str, program) -> Path:
     """The folder of a run, with what it is to do."""
     home = coordinator / "runs" / run
-    toml.write(home / "run.toml", program)
+    toml_files.write(home / "run.toml", program)
     return home
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.deployment import toml
+from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
@@ -40,7 +40,7 @@ def test_a_configuration_is_read_as_it_was_written(tmp_path):
 def test_a_wrong_configuration_is_said_in_one_sentence(change, sentence, tmp_path):
     with pytest.raises(CoterieError, match=sentence):
         Config(**CONFIG | change)
-    toml.write(tmp_path / "federation.toml", CONFIG | change)
+    toml_files.write(tmp_path / "federation.toml", CONFIG | change)
     with pytest.raises(CoterieError, match=r"federation.toml'"):
         Config.read(tmp_path)
 
@@ -82,7 +82,7 @@ def test_a_site_is_one_of_the_list():
     ids=str,
 )
 def test_a_wrong_site_is_said_in_one_sentence(keys, sentence, tmp_path):
-    toml.write(tmp_path / "site.toml", keys)
+    toml_files.write(tmp_path / "site.toml", keys)
     with pytest.raises(CoterieError, match=sentence):
         Member.read(tmp_path)
 
@@ -95,5 +95,5 @@ def test_what_a_site_says_is_read_as_it_was_written(tmp_path):
 
 def test_any_tables_are_written_as_toml(tmp_path):
     value = {"a": 1, "b": [1.5, float("inf"), -2], "c": {"x y": 'line\nand "quotes" \\ \x7f é', "d": {"e": []}}}
-    toml.write(tmp_path / "x.toml", value, "two\nlines")
-    assert toml.read(tmp_path / "x.toml", "a file") == value
+    toml_files.write(tmp_path / "x.toml", value, "two\nlines")
+    assert toml_files.read(tmp_path / "x.toml", "a file") == value

@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from coterie.deployment import folders, secure_sum_setup, toml
+from coterie.deployment import folders, secure_sum_setup, toml_files
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.site.site_toml import Member
 from coterie.engines.checkpoint import Folder
@@ -118,7 +118,7 @@ def test_a_site_starts_only_when_it_knows_who_is_who(heart):
     more = Config(config.name, "flower", sites=(*SITES, "sion"), secure=config.secure)
     with pytest.raises(CoterieError, match=names("no list identities sites")):
         secure_sum_setup.secure_site(home, more, "basel", "r")  # a site was added
-    toml.write(home / "secure" / "peers.toml", {"peers": {"basel": "zz"}})
+    toml_files.write(home / "secure" / "peers.toml", {"peers": {"basel": "zz"}})
     with pytest.raises(CoterieError, match="does not say who is who"):
         secure_sum_setup.secure_site(home, config, "basel", "r")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.engines.ray import cluster
+from coterie.engines.ray import actors
 from coterie.engines.ray.actors import ActorSlot
 from coterie.errors import CoterieError
 
@@ -23,7 +23,7 @@ def make():
 
 
 def test_two_federations_do_not_share_a_folder_nor_wait_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "_WAIT", 0.2)
+    monkeypatch.setattr(actors, "_WAIT", 0.2)
     slots = ActorSlot(), ActorSlot()
     slots[0].open(make, "site 0", tmp_path, {}, {})
     slots[0].open(make, "site 0", tmp_path, {}, {})  # its own lock is none to it

@@ -15,7 +15,7 @@ from safetensors.numpy import load as arrays_of
 from safetensors.numpy import save as bytes_of
 
 import coterie
-from coterie.deployment import toml
+from coterie.deployment import toml_files
 from coterie.deployment.coordinator.run import run
 from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.federation_toml import Config as Federation
@@ -106,7 +106,7 @@ def text(tables: Any, name: str, use: Any, source: Path | None = None) -> Form:
             shutil.copytree(source, folder, dirs_exist_ok=True)
         if not isinstance(tree, dict):
             raise CoterieError("A file of this form is a table.")
-        (folder / name).write_text(toml.text(tree) if name.endswith("toml") else json.dumps(tree))
+        (folder / name).write_text(toml_files.text(tree) if name.endswith("toml") else json.dumps(tree))
 
     return Form(tables, write, use)
 
@@ -237,7 +237,7 @@ def journal(folder: Path) -> Form:
     home = folder / "coordinator" / "runs" / "r"
     home.mkdir(parents=True)
     described = {"program": "pooled", "task": {"formula": "score ~ age", "client": "ward"}}
-    toml.write(home / "run.toml", described)
+    toml_files.write(home / "run.toml", described)
     run(sites(folder, ("basel", "bern")), folder / "coordinator", "r")
     path = next((home / "journal").glob("entries-*"))
     entries = list(Journal(shutil.copytree(home / "journal", folder / "copy"))._ahead)
@@ -283,7 +283,7 @@ def deployed(name: str, folder: Path) -> Form:
                 raise CoterieError(trouble)
 
         return messages(site, again)
-    tables = toml.read(site / name, "a file")
+    tables = toml_files.read(site / name, "a file")
 
     def use(folder: Path) -> None:
         Federation.read(folder), Schema.read(folder / "schema.toml")

@@ -1,8 +1,8 @@
 """Formulas: what a formula uses, read without running any of it, and how it takes the columns of a table.
 
 A formula comes from a user, from a model file or from a coordinator; any may be wrong, and the last two hostile. The
-functions that it may hold, known to be harmless, are in :mod:`coterie.data.formula_expressions`; how far it may be multiplied
-out is in :mod:`coterie.data.formula_terms`.
+functions that it may hold, known to be harmless, are in :mod:`coterie.data.formula_expressions`; how far it may be
+multiplied out is in :mod:`coterie.data.formula_terms`.
 """
 
 from __future__ import annotations

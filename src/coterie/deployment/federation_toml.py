@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from coterie import files
-from coterie.deployment import toml
+from coterie.deployment import toml_files
 from coterie.errors import CoterieError, nearest
 from coterie.options import Checked, Option
 
@@ -77,12 +77,12 @@ class Config(Checked):
     @classmethod
     def read(cls, path: str | Path) -> Config:
         """From a file, or from the folder that holds ``federation.toml``; a CoterieError says what is wrong with it."""
-        return toml.into(cls, _file(path), "a federation's configuration")
+        return toml_files.into(cls, _file(path), "a federation's configuration")
 
     def write(self, path: str | Path) -> None:
         """Write ``federation.toml``, whole or not at all; a folder may be named too."""
         head = "A federation of coterie: the same file for the coordinator and every site."
-        toml.write(_file(path), asdict(self), head)
+        toml_files.write(_file(path), asdict(self), head)
 
     def need_site(self, name: str) -> None:
         """A CoterieError unless there is a site of this name."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie import files, options
-from coterie.deployment import secure_sum_setup, toml
+from coterie.deployment import secure_sum_setup, toml_files
 from coterie.deployment.federation_toml import COORDINATOR, FEDERATION, RUN, SCHEMA, SITE, Config, check_name
 from coterie.deployment.schema import Schema
 from coterie.deployment.site.site_toml import MIN_GROUP, Disclosure, Member
@@ -151,11 +151,11 @@ def begun(folder: Path, run: str, program: Mapping[str, Any]) -> Iterator[Path]:
     check_name("run", run)
     home = folder / RUNS / run
     if (path := home / RUN).exists():
-        if toml.read(path, "what a run does") != tomllib.loads(toml.text(program)):
+        if toml_files.read(path, "what a run does") != tomllib.loads(toml_files.text(program)):
             raise CoterieError(f"There is a run '{run}' with other options: give the new one another name (--name).")
     else:
         home.mkdir(parents=True, exist_ok=True)
-        toml.write(path, program, "What this run does; started again, it goes on where it stood.")
+        toml_files.write(path, program, "What this run does; started again, it goes on where it stood.")
     try:
         yield home
     except CoterieError:
@@ -186,6 +186,6 @@ def run_folder(folder: Path, run: str | None) -> Path:
 
 def _is_check(run: Path) -> bool:
     try:
-        return toml.read(run / RUN, "what a run does").get("program") == "check"
+        return toml_files.read(run / RUN, "what a run does").get("program") == "check"
     except CoterieError:
         return False

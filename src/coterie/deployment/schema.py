@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie import files, options
-from coterie.deployment import toml
+from coterie.deployment import toml_files
 from coterie.deployment.column_types import TYPES, SchemaColumn
 from coterie.errors import CoterieError, nearest
 
@@ -64,14 +64,14 @@ class Schema:
     @classmethod
     def read(cls, path: str | Path) -> Schema:
         """From ``schema.toml``; a CoterieError says what is wrong with it."""
-        tables = toml.read(path := files.local(path), "the schema")
+        tables = toml_files.read(path := files.local(path), "the schema")
         options.need_names(f"'{path}'", tables, ("columns",), "key")
         return cls.of(tables.get("columns", {}), f"'{path}'")
 
     def write(self, path: str | Path) -> None:
         """Write ``schema.toml``, whole or not at all."""
         head = "What the sites agree on: columns, types, levels, units, ranges, scaling. No rows."
-        toml.write(files.local(path), {"columns": self.plain()}, head)
+        toml_files.write(files.local(path), {"columns": self.plain()}, head)
 
     def plain(self) -> dict[str, Any]:
         """The schema in plain values, which travel."""

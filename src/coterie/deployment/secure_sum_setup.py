@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie import files
-from coterie.deployment import toml
+from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError, listed
@@ -112,7 +112,8 @@ def pin(folder: Path, config: Config, found: Mapping[str, bytes]) -> str:
             f"The list in '{path}' has another identity of {listed(changed)}: ask its owner, and delete the list only "
             "if the new one is right."
         )
-    toml.write(path, {"peers": {name: found[name].hex() for name in config.sites}}, "Public identities of all sites.")
+    peers = {name: found[name].hex() for name in config.sites}
+    toml_files.write(path, {"peers": peers}, "Public identities of all sites.")
     return fingerprint(found)
 
 
@@ -150,7 +151,7 @@ def ready(folder: Path, config: Config, name: str) -> tuple[Identity, dict[str, 
 
 def _pinned(path: Path) -> dict[str, bytes]:
     try:
-        return {site: bytes.fromhex(key) for site, key in toml.read(path, "who is who")["peers"].items()}
+        return {site: bytes.fromhex(key) for site, key in toml_files.read(path, "who is who")["peers"].items()}
     except (KeyError, ValueError, AttributeError, TypeError) as problem:
         raise CoterieError(
             f"'{path}' does not say who is who: pin the public identities of all sites again."

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coterie.deployment import toml
+from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.nvflare import processes_and_runs as nvflare
 from coterie.engines.policy import BelowQuorum
@@ -36,7 +36,7 @@ def test_a_run_that_needs_all_sites_says_at_once_who_is_away(monkeypatch):
 )
 def test_a_run_needs_all_sites_unless_its_policy_says_else(program, policy, needed, tmp_path, monkeypatch):
     Config("heart", "nvflare", sites=NAMES, policy=policy).write(tmp_path)
-    toml.write(tmp_path / "runs" / "r" / "run.toml", {"program": program})
+    toml_files.write(tmp_path / "runs" / "r" / "run.toml", {"program": program})
     asked = []
     monkeypatch.setattr(nvflare, "carry_out", lambda *arguments: asked.append(arguments[-1]))
     nvflare.run(tmp_path, "r", 1.0)

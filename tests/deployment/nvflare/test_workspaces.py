@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from coterie.deployment import toml
+from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.nvflare import job, workspaces
 from coterie.deployment.nvflare import processes_and_runs as nvflare
@@ -92,7 +92,7 @@ def test_provisioning_that_takes_too_long_is_said(tmp_path, monkeypatch):
 
 
 def test_what_is_not_there_is_said(place, tmp_path):
-    toml.write(place / "coordinator" / "runs" / "r" / "run.toml", {"program": "check"})
+    toml_files.write(place / "coordinator" / "runs" / "r" / "run.toml", {"program": "check"})
     with pytest.raises(CoterieError, match="No coordinator runs"):
         nvflare.run(place / "coordinator", "r", 5.0)
     assert nvflare.status(place / "coordinator") == {

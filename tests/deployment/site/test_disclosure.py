@@ -15,7 +15,7 @@ import pytest
 from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.federation_toml import SITE, Config
 from coterie.deployment.schema import Schema, propose
-from coterie.deployment.site import releases
+from coterie.deployment.site import disclosure
 from coterie.deployment.site.receiver import FAILS, SiteReceiver
 from coterie.deployment.site.site_toml import Disclosure, Member
 from coterie.deployment.site.table import LEFT_OUT, PROBLEM
@@ -199,9 +199,9 @@ def test_two_sums_do_not_differ_by_a_few_rows(tmp_path):
     for run, formula in (("a", "los ~ age"), ("b", "los ~ age + chol"), ("c", "los ~ sex"), ("d", "event ~ chol")):
         assert say(host, **opening(schema, formula, run))["counts"].tolist() == [80]
     assert total(host, "a") == total(host, "c") == ""
-    assert total(host, "b").endswith(releases.DECLINES)
+    assert total(host, "b").endswith(disclosure.DECLINES)
     host = SiteReceiver(host.folder)  # the memory is on disk
-    assert total(host, "d").endswith(releases.DECLINES) and total(host, "a", 2) == ""
+    assert total(host, "d").endswith(disclosure.DECLINES) and total(host, "a", 2) == ""
     assert "whose rows differ from these by 2." in (host.folder / PROBLEM).read_text()
 
 
@@ -227,7 +227,7 @@ def test_a_row_that_is_added_or_changed_does_not_leave_by_the_difference(tmp_pat
     host, schema = place(tmp_path / "davos", frame[:80]), ranged(frame)
     say(host, **opening(schema, run="a"))
     assert total(host, "a") == ""
-    for rows, words in ((81, releases.DECLINES), (85, "")):
+    for rows, words in ((81, disclosure.DECLINES), (85, "")):
         frame[:rows].iloc[::-1].to_csv(host.folder / "data.csv", index=False)
         say(host, **opening(schema, run=f"with {rows}".replace(" ", "-")))
         assert total(host, f"with-{rows}").endswith(words) and (words or not total(host, f"with-{rows}", 2))
@@ -255,7 +255,7 @@ def test_who_takes_part_does_not_tell_which_rows_can_be_used(wards, tmp_path):
             counts = dict(zip(wire.decode(said[-1])["labels"], host._prepared["r"].objective.counts, strict=True))
             assert total(host) == "" and counts["w7"] == 0
     assert said[0] == said[1] == said[2] and len(wire.decode(said[0])["labels"]) == wards
-    assert total(host).endswith(releases.DECLINES)
+    assert total(host).endswith(disclosure.DECLINES)
 
 
 def test_only_sums_of_exact_fits_read_a_table_unless_its_owner_names_others(tmp_path):
@@ -301,7 +301,7 @@ def test_the_owner_reads_which_rule_a_small_client_broke_and_it_counts_as_no_bit
     frame.to_csv(host.folder / "data.csv", index=False)
     say(host, **opening(schema, "los ~ age", client="ward"))
     for n in range(3):
-        assert total(host, rows=np.array([2]), n=n).endswith(releases.DECLINES)
+        assert total(host, rows=np.array([2]), n=n).endswith(disclosure.DECLINES)
     assert "fewer than 5 rows with its label (min_group)" in (host.folder / "problem.txt").read_text()
     assert total(host, rows=np.array([0]), n=4) == ""
 
@@ -317,8 +317,8 @@ def test_works_that_fail_leave_no_trace_but_a_bit_that_is_counted(tmp_path):
         said = say(host, **request, rows=np.array([0, 4, 5]), message={})
         assert said == {"failed": f"CoterieError: {FAILS}"}
     assert total(host, rows=np.arange(4)) == ""  # differs by few rows from what failed, of which nothing left
-    assert total(host, rows=np.arange(5)).endswith(releases.DECLINES)
-    assert total(host, rows=np.array([0, 1, 2, 3, 7])).endswith(releases.DECLINES)
+    assert total(host, rows=np.arange(5)).endswith(disclosure.DECLINES)
+    assert total(host, rows=np.array([0, 1, 2, 3, 7])).endswith(disclosure.DECLINES)
     host = SiteReceiver(host.folder)
     for rows in (np.arange(4), np.arange(6), None):
         assert "3 sums were refused today for what rows hold" in total(host, rows=rows, n=3)
@@ -330,11 +330,11 @@ def test_few_clients_are_not_left_out_of_a_sum_one_by_one(tmp_path):
     told = say(host, **opening(schema, "los ~ age", client="ward"))
     assert told["counts"].tolist() == [20, 20, 20, 10, 2, 2, 2, 2]  # of small clients an even share
     assert total(host) == ""
-    assert total(host, rows=np.arange(7), n=2).endswith(releases.DECLINES)  # all but two rows
+    assert total(host, rows=np.arange(7), n=2).endswith(disclosure.DECLINES)  # all but two rows
     assert total(host, rows=np.arange(4), n=2) == ""
-    assert total(host, rows=np.array([0, 4, 5]), n=3).endswith(releases.DECLINES)  # 6 rows, of which 4 stay alone
-    assert total(host, rows=np.array([4]), n=4).endswith(releases.DECLINES)
-    assert total(host, rows=np.array([4, *range(3), 4]), n=4).endswith(releases.DECLINES)  # the second time alone
+    assert total(host, rows=np.array([0, 4, 5]), n=3).endswith(disclosure.DECLINES)  # 6 rows, of which 4 stay alone
+    assert total(host, rows=np.array([4]), n=4).endswith(disclosure.DECLINES)
+    assert total(host, rows=np.array([4, *range(3), 4]), n=4).endswith(disclosure.DECLINES)  # the second time alone
     assert total(host, rows=np.arange(4), by=np.arange(4), n=4) == ""
     assert total(host, kind="ask", rows=np.arange(4), n=5) == ""
 
@@ -344,7 +344,7 @@ def test_groups_that_share_clients_are_no_way_to_a_small_one(tmp_path):
     host, schema = place(tmp_path / "davos", frame), ranged(frame)
     say(host, **opening(schema, "los ~ age", client="ward"))
     one = {"rows": np.array([0, 6, 0]), "by": np.array([0, 1, 1])}  # w0, and w0 with the single row of w6
-    assert total(host, **one).endswith(releases.DECLINES)
+    assert total(host, **one).endswith(disclosure.DECLINES)
     same = {"rows": np.tile(np.arange(4), 2), "by": np.repeat([0, 1], 4)}
     assert total(host, **same) == "" == total(host, n=2, rows=np.array([1, 1, 2]), by=np.array([0, 1, 1]))
     rng, sums, m = np.random.default_rng(5), [np.ones(8, bool)], 8
@@ -429,7 +429,7 @@ def test_a_check_does_not_depend_on_a_row(tmp_path):
 
 def test_splits_that_differ_by_a_row_do_not_both_leave(tmp_path):
     host, schema = place(tmp_path / "davos", patients()), ranged(patients())
-    for n, (fraction, words) in enumerate(((0.25, ""), (0.2625, releases.DECLINES), (0.5, ""))):
+    for n, (fraction, words) in enumerate(((0.25, ""), (0.2625, disclosure.DECLINES), (0.5, ""))):
         hold = {"seed": 0, "repeat": 0, "fraction": fraction}
         say(host, **opening(schema, run=f"r{n}", hold=hold))
         assert total(host, f"r{n}").endswith(words) and (words or not total(host, f"r{n}", 2))
@@ -443,7 +443,7 @@ def test_many_splits_are_not_a_system_of_equations_for_rows(tmp_path):
         hold = {"seed": n, "repeat": 0, "fraction": 0.5}
         say(host, **opening(schema, run=f"r{n}", hold=hold))
         said.append(total(host, f"r{n}"))
-    assert sum(not words for words in said) == 80 // 5 and set(said[16:]) == {f"Site 'davos': {releases.DECLINES}"}
+    assert sum(not words for words in said) == 80 // 5 and set(said[16:]) == {f"Site 'davos': {disclosure.DECLINES}"}
     assert "17 different sums would have left over 80 rows" in (host.folder / PROBLEM).read_text()
     assert total(host, "r3", 2) == ""
 
@@ -456,7 +456,7 @@ def test_a_client_of_few_rows_is_not_answered_about_whether_it_has_any_or_not(tm
     none, some = (said.index(ward) for ward in ("w7", "w8"))
     for kind in ("ask", "total"):
         words = [total(host, rows=np.array([who]), kind=kind) for who in (none, some)]
-        assert words[0] == words[1] and words[0].endswith(releases.DECLINES)
+        assert words[0] == words[1] and words[0].endswith(disclosure.DECLINES)
     assert not host._releases._kept["declined"]  # labels alone decide
 
 
@@ -485,7 +485,7 @@ def test_rows_of_a_formula_are_counted_again_when_a_sum_leaves(tmp_path):
     frame.loc[:55, "chol"] = None
     host, schema = place(tmp_path / "davos", frame), ranged(patients())
     assert say(host, **opening(schema, "los ~ chol + age"))["counts"].tolist() == [80]
-    assert total(host).endswith(releases.DECLINES)
+    assert total(host).endswith(disclosure.DECLINES)
     assert "24 rows can be used, and there are 3 columns" in (host.folder / PROBLEM).read_text()
     assert "makes 9 columns, for which" in say(host, **opening(schema, "los ~ (age + sex + event) ** 3 + chol", "s"))[
         "refused"
@@ -506,7 +506,7 @@ def test_formulas_are_counted_by_the_day(tmp_path, monkeypatch):
         def now(cls, zone):
             return cls(2200, 1, 1, tzinfo=zone)
 
-    monkeypatch.setattr(releases, "datetime", Tomorrow)
+    monkeypatch.setattr(disclosure, "datetime", Tomorrow)
     assert say(host, **opening(schema, "los ~ chol", "e"))["done"] == "open"
     lines = [json.loads(line) for line in (host.folder / "log.jsonl").read_text().splitlines()]
     assert [line.get("formula") for line in lines][3:6] == ["los ~ I(age)", "los ~ sex", "los ~ chol"]
@@ -566,7 +566,7 @@ def test_the_nearest_sums_are_found_as_by_trying_all_of_them():
             unions = chain.from_iterable(combinations(theirs, k) for k in range(len(theirs) + 1))
             found += [len(g ^ set(np.concatenate([[], *u]).astype(int))) for u in unions for g in groups]
         closest = [d for d in found if d]
-        got = releases.closest(a, b)
+        got = disclosure.closest(a, b)
         # an equal choice is not the nearest that differs: the nearest of a part is 0 then, and it is passed over
         assert got >= min(closest, default=13) and (0 in found or got == min(closest, default=13))
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from coterie import federation
-from coterie.deployment import logs, toml
+from coterie.deployment import logs, toml_files
 from coterie.deployment.coordinator.run import run
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.site.preview import LocalTransport, _without_stand_ins, preview
@@ -175,7 +175,7 @@ def test_a_preview_shows_what_a_site_then_sends(tmp_path):
     build(tmp_path)
     own, program = home(tmp_path, "basel"), EXACT | {"task": {"formula": "score ~ age"}}
     shown = {(item.kind, item.work): item.values for item in look(tmp_path, program).leaving if item.kind != "open"}
-    toml.write(tmp_path / "coordinator" / "runs" / "r" / "run.toml", program)
+    toml_files.write(tmp_path / "coordinator" / "runs" / "r" / "run.toml", program)
     run(
         LocalTransport({f.name: SiteReceiver(f).receive for f in (tmp_path / "sites").iterdir()}),
         tmp_path / "coordinator",

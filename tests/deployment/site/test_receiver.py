@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from coterie.data.prepare_table import prepare
-from coterie.deployment import logs, toml
+from coterie.deployment import logs, toml_files
 from coterie.deployment.column_types import SchemaColumn
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.schema import Schema
@@ -443,7 +443,7 @@ def test_secure_sums_hide_what_a_site_sends(tmp_path):
     with pytest.raises(CoterieError, match="set `secure` alike everywhere"):
         plain.total(rows_here)
     folder = tmp_path / "coordinator"
-    toml.write(folder / "runs" / "s" / "run.toml", {"program": "pooled", "task": {"formula": FORMULA}})
+    toml_files.write(folder / "runs" / "s" / "run.toml", {"program": "pooled", "task": {"formula": FORMULA}})
     run.run(transport(tmp_path), folder, "s")
     assert logs.read_status(folder / "runs" / "s")["state"] == "finished"
     assert united.columns["pain"].levels == ("1", "2", "3", "4")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from coterie import files
-from coterie.deployment import toml
+from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import RUN, Config
 from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, nearest
@@ -57,7 +57,7 @@ class RunConfig:
     @classmethod
     def read(cls, path: Path) -> RunConfig:
         """From ``run.toml``; a CoterieError says what is wrong with it."""
-        return toml.into(cls, path, "the program of a run")
+        return toml_files.into(cls, path, "the program of a run")
 
     def seeded(self, config: Config) -> int:
         """Its seed, or the federation's."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from coterie.deployment import toml
+from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import SITE, Config
 from coterie.deployment.flower.keys import private
 from coterie.deployment.processes import LOOPBACK, Child, await_ready, free_port, tend
@@ -148,7 +148,7 @@ class Coordinator:
             if not await_ready(None, partial(self._healthy, address), _START):
                 raise CoterieError("The SuperLink does not come up: see superlink.txt.")
             link = {"address": f"{LOOPBACK}:{self._port}", "root-certificates": str(self._files / "ca.crt")}
-            known = toml.text({"superlink": {"default": "coterie", "coterie": link}})  # to Flower's command line
+            known = toml_files.text({"superlink": {"default": "coterie", "coterie": link}})  # to Flower's command line
             private(self._files / "home" / "config.toml", known.encode())
             register(self._folder)
             gate = Gate(address, self._files / "ca.crt", self._files / "nodes")

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coterie.deployment import certificates, processes, toml
+from coterie.deployment import certificates, processes, toml_files
 from coterie.deployment.coordinator.run_toml import digest
 from coterie.deployment.federation_toml import RUN, Config
 from coterie.deployment.logs import AGAIN, RunLog
@@ -158,7 +158,7 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
     from coterie.deployment.coordinator.run import policy
 
     config, home = Config.read(folder), folder / "runs" / run_id
-    checks = toml.read(home / RUN, "the program of a run").get("program") == "check"
+    checks = toml_files.read(home / RUN, "the program of a run").get("program") == "check"
     whole = not checks and policy(config.policy).min_clients == "all"  # a site that is not in a job cannot join it
     try:
         carry_out(folder, run_id, timeout, partial(CoordinatorJob, digest=digest(folder, run_id)), SiteJob, whole)

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.deployment.site.payload import groups_of
 from coterie.deployment.site.site_toml import Disclosure
 from coterie.engines import checkpoint, wire
+from coterie.engines.requests import clients, covers
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints
 
@@ -240,9 +240,29 @@ def _day() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
+def fewest_rows(about: Mapping[str, Any], request: Mapping[str, Any]) -> int | None:
+    """The fewest rows that a row of the reply stands for: of a client, or of a group of a sum; None for no request.
+
+    ``about`` has ``counts`` and ``clusters`` of the site's clients.
+    """
+    who, labels = _groups_of(request, np.asarray(about["clusters"]))
+    return int(covers(np.asarray(about["counts"]), who, labels).min()) if len(who) else None
+
+
+def _groups_of(request: Mapping[str, Any], clusters: Ints) -> tuple[Ints, Ints]:
+    """The client of each row of an exchange (n,), and the group whose sum it goes into: its own where it is asked."""
+    rows, by = clients(request.get("rows"), clusters), request.get("by")
+    who = np.arange(len(clusters)) if rows is None else rows
+    if request["kind"] == "ask":
+        return who, who
+    if by is None:
+        return who, np.zeros(len(who), np.int64)
+    return who, clusters[who] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
+
+
 def _groupings(request: Mapping[str, Any], clusters: Ints) -> list[Ints]:
     """The group (m,) of every client, -1 of those that are not asked; one for each group where some share a client."""
-    (who, labels), m = groups_of(request, clusters), len(clusters)
+    (who, labels), m = _groups_of(request, clusters), len(clusters)
     if len(labels) != len(who):
         raise CoterieError(f"A sum by {len(labels)} groups was asked of {len(who)} clients: each has one.")
     pairs = np.unique(np.stack([labels, who]), axis=1)  # a client that is asked twice in a group counts once

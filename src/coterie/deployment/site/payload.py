@@ -16,11 +16,12 @@ import numpy as np
 from coterie import files
 from coterie.deployment import logs
 from coterie.deployment.federation_toml import BOOK, FEDERATION, PROBLEM, RELEASES, SCHEMA, SITE
+from coterie.deployment.site.disclosure import fewest_rows
 from coterie.engines import wire
-from coterie.engines.requests import clients, covers, numbers
+from coterie.engines.requests import numbers
 from coterie.engines.site import Node
 from coterie.errors import LONGEST, CoterieError, shortened
-from coterie.federation import Ints, Ragged
+from coterie.federation import Ragged
 
 
 def summary(request: Any, reply: bytes, node: Node | None) -> dict[str, Any]:
@@ -79,26 +80,6 @@ def tell_owner(folder: Path, lines: Iterable[str]) -> None:
     kept = [old for old in before if old and old.partition("\n")[2] != said][1 - TOLD :]
     text = "\n\n".join([*kept, f"[{logs.now()}]\n{said}"])
     files.write(path, [f"{text}\n".encode(errors="replace")], mode=0o600)
-
-
-def fewest_rows(about: Mapping[str, Any], request: Mapping[str, Any]) -> int | None:
-    """The fewest rows that a row of the reply stands for: of a client, or of a group of a sum; None for no request.
-
-    ``about`` has ``counts`` and ``clusters`` of the site's clients.
-    """
-    who, labels = groups_of(request, np.asarray(about["clusters"]))
-    return int(covers(np.asarray(about["counts"]), who, labels).min()) if len(who) else None
-
-
-def groups_of(request: Mapping[str, Any], clusters: Ints) -> tuple[Ints, Ints]:
-    """The client of each row of an exchange (n,), and the group whose sum it goes into: its own where it is asked."""
-    rows, by = clients(request.get("rows"), clusters), request.get("by")
-    who = np.arange(len(clusters)) if rows is None else rows
-    if request["kind"] == "ask":
-        return who, who
-    if by is None:
-        return who, np.zeros(len(who), np.int64)
-    return who, clusters[who] if isinstance(by, str) else np.asarray(by, dtype=np.int64)
 
 
 def shape(value: Any) -> str:

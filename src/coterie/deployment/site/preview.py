@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.deployment import toml
+from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import BOOK, RELEASES, SCHEMA, Config
 from coterie.deployment.site import prepared_data
 from coterie.deployment.site.payload import summary
@@ -112,7 +112,7 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
         config.write(drawer)
         if (folder / SCHEMA).exists():
             shutil.copy(folder / SCHEMA, drawer / SCHEMA)
-        toml.write(drawer / "runs" / "preview" / "run.toml", program)
+        toml_files.write(drawer / "runs" / "preview" / "run.toml", program)
         receivers = {}
         for name in config.sites:
             keep = drawer / "sites" / name

@@ -24,7 +24,7 @@ from coterie import files
 from coterie.deployment import secure_sum_setup
 from coterie.deployment.federation_toml import BOOK, PROBLEM, RELEASES, SCHEMA, SITE, Config
 from coterie.deployment.schema import Schema, disagreements
-from coterie.deployment.site import payload, prepared_data, releases
+from coterie.deployment.site import disclosure, payload, prepared_data
 from coterie.deployment.site.site_toml import Member
 from coterie.engines import checkpoint, wire
 from coterie.engines.links import CoordinatorLink
@@ -65,12 +65,12 @@ class SiteReceiver:
         prepare: Prepare = prepared_data.prepare,
     ) -> None:
         self.folder, self._given = Path(folder), member is not None
-        self._site_stamp = () if self._given else releases.stamp(self.folder / SITE)
+        self._site_stamp = () if self._given else disclosure.stamp(self.folder / SITE)
         self.member, self.config = member or Member.read(self.folder), config or Config.read(self.folder)
         self.config.need_site(self.member.name)
         self._keep, self._durable, self._prepare = drawer or self.folder, drawer is None, prepare
         self._watch = watch or partial(payload.note_answer, self._keep / "log.jsonl")
-        self._releases = releases.Releases(self._keep / RELEASES, self.member.name)
+        self._releases = disclosure.Releases(self._keep / RELEASES, self.member.name)
         self._runs: dict[str, Node] = {}
         self._prepared: dict[str, prepared_data.Prepared] = {}
         self._run_stamps: dict[str, tuple[int, ...]] = {}
@@ -117,7 +117,7 @@ class SiteReceiver:
 
     def _answer_or_refuse(self, request: Any, key: bytes) -> bytes:
         try:
-            if not self._given and (said := releases.stamp(self.folder / SITE)) != self._site_stamp:
+            if not self._given and (said := disclosure.stamp(self.folder / SITE)) != self._site_stamp:
                 self.member, self._site_stamp = Member.read(self.folder), said  # what its owner has written since
                 self._guard = self._guarded()
                 self._runs.clear()
@@ -149,11 +149,11 @@ class SiteReceiver:
         bit = {name: request.get(name) for name in ("run", "kind", "work", "message", "rows", "by")}
         try:
             self._need_disclosable(request)
-        except releases.TooFew as problem:
+        except disclosure.TooFew as problem:
             self._tell_owner([f"Run '{request['run']}': {problem}"])
-            if not isinstance(problem, releases.TooSmall):
+            if not isinstance(problem, disclosure.TooSmall):
                 self._releases.decline(bit, rules.refusals_per_day)
-            raise CoterieError(releases.DECLINES) from problem
+            raise CoterieError(disclosure.DECLINES) from problem
         reply = self._guard(request, key)
         if payload.holds_numbers(reply):
             self._releases.remember()
@@ -172,7 +172,7 @@ class SiteReceiver:
             self.member.need_sum(name)
         counts = node.about()["counts"]
         few = bool(np.any(counts < self.member.min_group))  # else sums over clients can tell of none
-        parts = held.parts or ((releases.nameless(run, counts),) if few else ())
+        parts = held.parts or ((disclosure.nameless(run, counts),) if few else ())
         self._releases.need(parts, request, held.clusters, self.member.min_group, rules, held.width)
 
     def _hiding_errors(self, work: Work, table: bool) -> Work:
@@ -317,7 +317,7 @@ class SiteReceiver:
 
     def _run_stamp(self, run: str) -> tuple[int, ...]:
         """What tells the state of a run in its folder from what any other call left there."""
-        return releases.stamp(self._path(run).parent / "head")
+        return disclosure.stamp(self._path(run).parent / "head")
 
     def _opened(self, run: Any) -> dict[str, Any] | None:
         """What a run was opened with here; None where it was not."""

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from coterie import files
 from coterie.data.formula_expressions import BASES, STATEFUL, STATELESS
-from coterie.deployment import toml
+from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import SITE, check_name
 from coterie.errors import CoterieError
 from coterie.options import Checked, Option, declared
@@ -116,14 +116,14 @@ class Member(Checked):
     @classmethod
     def read(cls, folder: str | Path) -> Member:
         """From a site's folder; a CoterieError says what is missing or wrong."""
-        return toml.into(cls, files.local(folder) / SITE, "a site's configuration")
+        return toml_files.into(cls, files.local(folder) / SITE, "a site's configuration")
 
     def write(self, folder: str | Path) -> None:
         """Write ``site.toml`` into a site's folder."""
         said = {name: value for name, value in asdict(self).items() if value != {}}
         remarks = {name: rule.option.text for name, rule in declared(Disclosure).items()}
         head = "What the owner of this site's data allows; it stays here."
-        toml.write(files.local(folder) / SITE, said, head, remarks)
+        toml_files.write(files.local(folder) / SITE, said, head, remarks)
 
     @property
     def guarded(self) -> bool:

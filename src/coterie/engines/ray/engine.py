@@ -18,7 +18,7 @@ from coterie.engines.block_runner import BLOCK
 from coterie.engines.coordinator import Coordinator
 from coterie.engines.loopback import parts
 from coterie.engines.policy import Exchanged, Policy
-from coterie.engines.ray import cluster
+from coterie.engines.ray import actors
 from coterie.engines.ray.actors import ActorSlots, Parts
 from coterie.engines.ray.shards import Asked, load
 from coterie.engines.routing import roster, shares
@@ -102,7 +102,7 @@ class Ray(Coordinator):
             known = roster(m, clusters, ids), parts(m, sites)
             makes, n = [partial(_part, rows) for rows in known[1]], len(known[1])
             arrays = known[0].clusters, shares(m, weights), known[0].ids
-        self._begun = cluster.join(address)
+        self._begun = actors.join(address)
         try:
             self._slots = ActorSlots(n, actor or {})
             if isinstance(objective, Asked):
@@ -110,7 +110,7 @@ class Ray(Coordinator):
                 self.problem, self.terms = agreed.problem, agreed.terms
                 self.levels, self.notes = agreed.levels, agreed.notes
             elif known is not None:
-                data = (cluster.library().put(pickle.dumps((objective, *arrays))),)
+                data = (actors.library().put(pickle.dumps((objective, *arrays))),)
             found = self._slots.open(_openings(makes, folder, options, data), isinstance(objective, Asked))
             clients, where = known or gathered(found)
             super().__init__(clients, where, policy=policy, journal=journal, watch=watch)
@@ -206,7 +206,7 @@ class Ray(Coordinator):
             for rows in self.sites
         ]
         slots = zip(self._slots.actors, told, strict=True)
-        cluster.get([actor.write.remote(place, *own) for actor, own in slots])
+        actors.get([actor.write.remote(place, *own) for actor, own in slots])
 
     def exchange(self, messages: Mapping[int, bytes], attempt: int, timeout: float) -> Mapping[int, bytes | None]:
         """All sites at once; see :meth:`coterie.engines.coordinator.Coordinator.exchange`."""
@@ -221,7 +221,7 @@ class Ray(Coordinator):
         if slots is not None:
             slots.close()
         if self.__dict__.pop("_begun", False):
-            cluster.leave()
+            actors.leave()
 
 
 def _part(rows: Ints, data: bytes) -> Parts:
