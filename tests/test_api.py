@@ -117,7 +117,7 @@ def test_a_table_may_be_named_by_its_file(tmp_path):
         (lambda: coterie.fit(table(), "y ~ x", "school", partition="iid"), "partition goes with coterie.Torch"),
         (lambda: coterie.fit(table(), "y ~ x", "school", group="g"), "say cluster for a table"),
         (lambda: coterie.fit(table(), "y ~ x"), "A formula needs client"),
-        (lambda: coterie.fit(table(), "y ~ x", "school", engine="ray"), "engine must be inprocess or loopback"),
+        (lambda: coterie.fit(table(), "y ~ x", "school", engine="rai"), "engine must be inprocess, loopback or ray"),
         (lambda: coterie.fit((X, Y), SOFTMAX, partition=3), "partition must be a name"),
         (lambda: coterie.fit(table()), "Say what a client's model is"),
         (lambda: coterie.fit("digits.toml", method="ditto"), "write method into its sections"),

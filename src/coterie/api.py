@@ -129,10 +129,11 @@ def fit(  # type: ignore[misc]
         the first.
     test_fraction : float, default 0.25
         Share of each client's rows that is held out.
-    engine : {"auto", "inprocess", "loopback"} or mapping, default "auto"
-        Where clients are: in this process as they are, or as sites behind a wire, whose bytes the ledger then counts;
-        or keys of ``[engine]``, such as ``{"kind": "loopback", "sites": 5}``. Of a federation, whose folder says
-        that, the ``name`` of the run, by which one that was cut short goes on, and a ``timeout`` in seconds.
+    engine : {"auto", "inprocess", "loopback", "ray"} or mapping, default "auto"
+        Where clients are: in this process as they are, as sites behind a wire, whose bytes the ledger then counts, or
+        as Ray actors, processes of their own; or keys of ``[engine]``, such as ``{"kind": "ray", "sites": 5}``. Of a
+        federation, whose folder says that, the ``name`` of the run, by which one that was cut short goes on, and a
+        ``timeout`` in seconds.
     partition : str or mapping, optional
         With Torch: how rows without clients are dealt to them, "iid" by default; or keys of ``[data]``, such as
         ``{"partition": "dirichlet", "clients": 10, "alpha": 0.3}``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from coterie.federation import By, Check, Federation, Ints, Replies, Sums, To, Work
 
@@ -42,6 +42,15 @@ class Answering(ABC):
     def _answer(self, query: Query) -> Any:
         """Replies or Sums, by the kind of the query."""
 
+    def close(self) -> None:  # noqa: B027 - many have none
+        """Let go of the sites."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 class WrappedFederation(Answering):
     """A federation around another one, for methods to use in its place: what no subclass changes is passed on."""
@@ -59,3 +68,8 @@ class WrappedFederation(Answering):
     def restore(self, tag: str) -> Ints:
         """See :meth:`coterie.federation.Federation.restore`."""
         return self.fed.restore(tag)
+
+    def close(self) -> None:
+        """Let go of the sites of the other one, where it has any."""
+        if isinstance(self.fed, Answering):
+            self.fed.close()

@@ -31,7 +31,7 @@ BAD = [
     ({"run": {"strict": 1}}, r"strict of \[run\] must be true or false"),
     ({"model": {"path": 3}}, r"path of \[model\] must be a name"),
     ({"model": {"args": "x"}}, r"args of \[model\] must be a table"),
-    ({"engine": {"kind": "ray"}}, r"kind of \[engine\] must be inprocess"),
+    ({"engine": {"kind": "rai"}}, r"kind of \[engine\] must be inprocess"),
     ({"method": {"name": "fedav"}}, "no method to train called 'fedav'. Did you mean 'fedavg'"),
     ({"method": {"name": "fedavg", "etta": 1}}, "fedavg has no hyper-parameter 'etta'. Did you mean 'eta'"),
     ({"method": {"name": "fedavg", "eta": -1}}, "fedavg: eta must be a number above 0 or a function, not -1"),

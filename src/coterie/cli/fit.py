@@ -34,6 +34,7 @@ TableOrConfig = Annotated[
 ]
 NEEDED = ("formula", "client")
 OPTIONS = o.FIT | {name: o.optional(declared(Columns)[name], " A table needs it.") for name in NEEDED}
+OPTIONS |= {"engine": o.ENGINE}
 """The arguments of :func:`coterie.fit` for a table by their names."""
 Out = Annotated[
     Path | None, new_file("--out", "DIR", "Folder for the model and report.html; nothing is written without it.")

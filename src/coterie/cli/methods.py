@@ -33,8 +33,10 @@ Model = Annotated[
     typer.Option("--model", help="Those for a table with a formula, or for a net; and why others are not."),
 ]
 Engine = Annotated[
-    Literal["inprocess", "sites"] | None,
-    typer.Option("--engine", help="Those that run in one process, or over sites whose rows stay where they are."),
+    Literal["inprocess", "loopback", "ray", "sites"] | None,
+    typer.Option(
+        "--engine", help="Those that run where the rows are, on any engine, or over sites whose rows stay with them."
+    ),
 ]
 Table = Annotated[
     Path | None,

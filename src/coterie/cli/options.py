@@ -107,6 +107,22 @@ FIT: Parameters = flags(Columns) | flags(Options)
 """Of ``coterie fit``: the arguments of :func:`coterie.fit` by their names."""
 
 
+ENGINE = inspect.Parameter(
+    "engine",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        list[str] | None,
+        Option(
+            "--engine",
+            metavar="NAME",
+            help="Where clients are: inprocess, loopback or ray; and more of it, such as sites=4; several are allowed.",
+        ),
+    ],
+)
+"""Of commands that hold the rows."""
+
+
 def takes(parameters: Parameters) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A command that has parameters beside its own; it finds their values in ``context.params``."""
 
@@ -168,7 +184,8 @@ def arguments(params: Mapping[str, Any]) -> dict[str, Any]:
         if "bytes_per_update" in found["rounds"]:
             raise CoterieError("--bytes-per-update and --rounds bytes_per_update are one option: give one of them.")
         found["rounds"]["bytes_per_update"] = budget
-    return found | {"network": described(found["network"])}
+    engine = assignments("--engine", [one if "=" in one else f"kind={one}" for one in params.get("engine") or []])
+    return found | {"network": described(found["network"])} | ({"engine": engine} if engine else {})
 
 
 def described(texts: list[str] | None) -> dict[str, Any] | None:

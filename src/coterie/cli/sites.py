@@ -75,7 +75,7 @@ RunTimeout = Annotated[float, Flag("--timeout", help=_GIVE_UP, rich_help_panel=_
 RunJson = Annotated[bool, Flag("--json", help="Print a line of JSON for each exchange.", rich_help_panel=_PANEL)]
 OWN = {"objective", "objective_option", "name", "timeout", "as_json"}
 """Options that rows elsewhere have not."""
-NOT_HERE = {"na_value", "order_by", "split_by", "bytes_per_update"}
+NOT_HERE = {"na_value", "order_by", "split_by", "bytes_per_update", "engine"}
 """Options of a table that sites do not take."""
 OPTIONS = {name: one for name, one in o.FIT.items() if name not in NOT_HERE}
 OPTIONS |= {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -79,15 +79,6 @@ class Coordinator(Answering):
         ``attempt`` is 0 for the first time, then 1, 2, ... No reply is waited for after ``timeout`` seconds, which may
         be infinite. Sites that did not reply are left out, or None.
         """
-
-    def close(self) -> None:
-        """Let go of the sites."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _answer(self, query: Query) -> Replies | Sums:
         with self.ledger.timed():

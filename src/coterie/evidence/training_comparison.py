@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.engines.local import ready
 from coterie.errors import CoterieError, listed
 from coterie.evidence.comparison import BASELINES, Comparison, Triple, interval_columns
 from coterie.evidence.intervals import half_width, statistic
@@ -109,25 +110,26 @@ def compare(
             "checkpoint_every of [run] changes nothing without checkpoint, their folder: name one (or --out of coterie "
             "fit), or leave checkpoint_every out."
         )
-    for k, seed in enumerate(seeds):
-        problem = TrainingProblem.of(config, seed)
-        first = first or problem
-        groups.append(problem.data.group if problem.data.known else None)
-        methods = methods or (list(names) if alone else chosen(problem, names))
-        need_heeded(config, methods)
-        need_related(config, methods)
-        layers(config, problem.objective)
-        problem = replace(problem, main=main_clients(problem, methods))
-        for name in methods:
-            need_able(problem, name)  # what cannot be is said before anything is trained
-        inner = problem.inside()
-        for name in methods:
-            where = name if alone and len(seeds) == 1 else f"seed {k + 1} of {len(seeds)}, {name}"
-            own = None if place is None else place / f"{name.replace(':', '.')}-seed{seed}"
-            again = resume and own is not None and (own / FILE).exists()
-            setting = {} if again else pick(inner, name, watch, where)
-            run = train(problem, name, setting, [*watch(where), *watching], own, again)
-            runs.setdefault(name, []).append(run if models and k == 0 else replace(run, theta=None))
+    with ready(config.engine):
+        for k, seed in enumerate(seeds):
+            problem = TrainingProblem.of(config, seed)
+            first = first or problem
+            groups.append(problem.data.group if problem.data.known else None)
+            methods = methods or (list(names) if alone else chosen(problem, names))
+            need_heeded(config, methods)
+            need_related(config, methods)
+            layers(config, problem.objective)
+            problem = replace(problem, main=main_clients(problem, methods))
+            for name in methods:
+                need_able(problem, name)  # what cannot be is said before anything is trained
+            inner = problem.inside()
+            for name in methods:
+                where = name if alone and len(seeds) == 1 else f"seed {k + 1} of {len(seeds)}, {name}"
+                own = None if place is None else place / f"{name.replace(':', '.')}-seed{seed}"
+                again = resume and own is not None and (own / FILE).exists()
+                setting = {} if again else pick(inner, name, watch, where)
+                run = train(problem, name, setting, [*watch(where), *watching], own, again)
+                runs.setdefault(name, []).append(run if models and k == 0 else replace(run, theta=None))
     tried = {name: len(trained_method(name, config.folder).settings(config.given(name))) for name in methods}
     return TrainingComparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1}, first)
 

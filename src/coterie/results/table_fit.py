@@ -16,6 +16,7 @@ import pandas as pd
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
 from coterie.data.identifiability import collinear, constant_within_clients, orthogonal_columns, shared_terms
+from coterie.engines.local import ready
 from coterie.errors import CoterieError, NotIdentified
 from coterie.evidence.comparison import BASELINES
 from coterie.evidence.selection import SPAN, STEPS, choose_lam, clusterpath, resolved, select
@@ -55,6 +56,10 @@ class Fitting:
 
     def result(self) -> FitResult:
         """Compare, choose, fit on all rows, and say what was found."""
+        with ready(self.options.engine):
+            return self._found()
+
+    def _found(self) -> FitResult:
         clients, options = self.clients, self.options
         problem, auto_shared = self.problem()
         if options.method != "auto" and FITTED[options.method].all_own:

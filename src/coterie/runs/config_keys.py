@@ -109,10 +109,14 @@ class Engine:
     """``[engine]``: where clients are."""
 
     kind: Annotated[
-        Literal["inprocess", "loopback"],
-        Option("In this process, as they are, or as sites behind a wire, whose bytes are counted.", argument="engine"),
+        Literal["inprocess", "loopback", "ray"],
+        Option(
+            "In this process, as they are, as sites behind a wire, whose bytes are counted, or as Ray actors.",
+            argument="engine",
+        ),
     ] = "inprocess"
-    sites: Annotated[int, Option("Of loopback: how many share the clients.", low=1)] = 2
+    sites: Annotated[int, Option("Of loopback and ray: how many share the clients.", low=1)] = 2
+    address: Annotated[str | None, Option("Of ray: a cluster; by default one here.", matters=False)] = None
     seed: Seed = None
     threads: Annotated[int | None, Option("Threads of a step.", low=1, matters=False)] = None
 
@@ -191,7 +195,7 @@ _HEEDED: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         "clients": ("partition", DEALT),
     },
     "model": {"greater_is_better": ("score", ()), "inputs": ("target", ())},
-    "engine": {"sites": ("kind", ("loopback",))},
+    "engine": {"sites": ("kind", ("loopback", "ray")), "address": ("kind", ("ray",))},
 }
 """Keys that another one of their section makes matter, and the values of that one with which they do; () for any."""
 

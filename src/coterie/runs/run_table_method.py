@@ -84,8 +84,8 @@ def run(
     block = BLOCK if problem.family.is_quadratic else block_size(clients)
     where = dict(engine or {})
     where["seed"] = int(taken.get("rounds", {}).get("seed", where.get("seed") or 0))  # of rows that are drawn
-    fed = local_engine(objective(clients, problem.family), here, clients.ids, block=block, **where)
-    fitted = method.fit(fed, problem, **taken)
+    with local_engine(objective(clients, problem.family), here, clients.ids, block=block, **where) as fed:
+        fitted = method.fit(fed, problem, **taken)
     if problem.basis is not None:
         fitted = in_table(fitted, problem.basis.matrix)
     return fitted, fed.ledger.as_dict()

@@ -22,6 +22,7 @@ from coterie.methods.local_training.rounds import NO_GRADIENT
 from coterie.methods.method import Method
 from coterie.methods.registry import trained_method
 from coterie.runs.config import differences
+from coterie.runs.config_keys import section
 from coterie.runs.loop import Callback, Look, State, follow
 from coterie.runs.scores import Scores
 from coterie.runs.training_problem import TrainingProblem, layers
@@ -297,13 +298,14 @@ def train(
         if folder is not None:
             rmtree(folder / SITES, ignore_errors=True)  # of an earlier run
         run = _Run(problem, trained_method(name, problem.config.folder), dict(setting), judge, folder)
-        run.state = dict(run.method.init(run.fed))
-        return run.go(callbacks)
+        with run.fed:
+            run.state = dict(run.method.init(run.fed))
+            return run.go(callbacks)
     saved = saved_run(problem, name, folder)
     trainer = trained_method(name, problem.config.folder)
     setting = _resumed(trainer, setting, problem.config.given(name), saved["state"])
     run = _Run(problem, trainer, setting, judge, folder)
-    with fitting(f"The checkpoint in '{folder}'", _AGAIN):
+    with fitting(f"The checkpoint in '{folder}'", _AGAIN), run.fed:
         run.restore(saved)
         return run.go(callbacks)
 
@@ -311,6 +313,7 @@ def train(
 def need_able(problem: TrainingProblem, name: str) -> None:
     """Refuse a method that needs what is not there, and settings that cannot be, such as ties of unknown clients."""
     trainer = trained_method(name, problem.config.folder)
+    problem = replace(problem, config=replace(problem.config, engine=section("engine", {})))  # of this process
     for setting in trainer.settings(problem.config.given(name)):
         _Run(problem, trainer, dict(setting), None)
 

@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data.partition import ClientRows
-from coterie.engines.inprocess import InProcess
 from coterie.engines.local import local_engine
-from coterie.engines.loopback import Loopback
 from coterie.engines.privacy import Private
 from coterie.errors import CoterieError, listed, nearest
 from coterie.federation import Array
@@ -124,7 +122,7 @@ class TrainingProblem:
             raise CoterieError("No client has held-out rows that are all finite: fill or drop missing values first.")
         return held
 
-    def engine(self, trainer: Method, folder: Path | None = None) -> InProcess | Loopback | Private:
+    def engine(self, trainer: Method, folder: Path | None = None) -> Any:
         """A fresh engine; only methods that need known groups, or may have clusters, are told them.
 
         With [privacy] it is a private one, but for the two that have no coordinator: local and pooled.

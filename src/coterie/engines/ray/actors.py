@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +29,8 @@ _WAIT = 60.0
 """Seconds in which an earlier process of a site must be gone, such as the one that died where an actor comes back."""
 
 _begun: list[int] = [0]
+_FREE: ContextVar[list[Any] | None] = ContextVar("free", default=None)
+"""Actors that federations have left, inside :func:`kept`."""
 
 
 def library() -> Any:
@@ -67,6 +70,24 @@ def leave() -> None:
     _begun[0] -= 1
     if _begun[0] == 0:
         library().shutdown()
+
+
+@contextmanager
+def kept(address: str | None) -> Iterator[None]:
+    """Ray, joined once: a federation that begins inside takes the actors that others have left, which end with this."""
+    if _FREE.get() is not None:
+        yield
+        return
+    begun, free = join(address), list[Any]()
+    token = _FREE.set(free)
+    try:
+        yield
+    finally:
+        _FREE.reset(token)
+        for actor in free:
+            library().kill(actor)
+        if begun:
+            leave()
 
 
 class ActorSlot:
@@ -140,6 +161,7 @@ class ActorSlots:
 
     def __init__(self, n: int, actor: Mapping[str, Any]) -> None:
         self._actor = {"num_cpus": 0, "scheduling_strategy": "SPREAD"} | dict(actor)
+        self._free = None if actor else _FREE.get()
         self.actors = [self._start() for _ in range(n)]
         self._opening: list[tuple[Any, ...]] = [()] * n
         self._down: set[int] = set()
@@ -148,6 +170,8 @@ class ActorSlots:
         return len(self.actors)
 
     def _start(self) -> Any:
+        if self._free:
+            return self._free.pop()
         return library().remote(ActorSlot).options(max_restarts=-1, **self._actor).remote()
 
     def open(self, openings: Sequence[tuple[Any, ...]], here: bool = False) -> list[tuple[Any, Ints]]:
@@ -202,9 +226,12 @@ class ActorSlots:
         return False
 
     def close(self) -> None:
-        """End all actors."""
-        for actor in self.actors:
-            library().kill(actor)
+        """End all actors, or leave them to others."""
+        if self._free is not None:
+            self._free += self.actors
+        else:
+            for actor in self.actors:
+                library().kill(actor)
         self.actors = []
 
 

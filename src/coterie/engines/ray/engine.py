@@ -110,7 +110,8 @@ class Ray(Coordinator):
                 self.problem, self.terms = agreed.problem, agreed.terms
                 self.levels, self.notes = agreed.levels, agreed.notes
             elif known is not None:
-                data = (actors.library().put(pickle.dumps((objective, *arrays))),)
+                library = actors.library()
+                data = (library.put(library.cloudpickle.dumps((objective, *arrays))),)
             found = self._slots.open(_openings(makes, folder, options, data), isinstance(objective, Asked))
             clients, where = known or gathered(found)
             super().__init__(clients, where, policy=policy, journal=journal, watch=watch)

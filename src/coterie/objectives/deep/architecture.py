@@ -66,6 +66,7 @@ class Architecture:
         self.common = Generators(self.device)
         with self.common.begun(0):
             self.make = _maker(model)
+        self.given = self.make, loss, score, dtype, device, buffers
         module = self.module()
         self.parameters = _places(module.named_parameters(), 0)
         self.p = self.parameters[-1].stop if self.parameters else 0
@@ -93,6 +94,9 @@ class Architecture:
         own = [place for place in self.buffers if buffers == "personal" or place.name in counts]
         self.kept = tuple(place.name for place in (*still, *own))
         self._look_at_layers(module)
+
+    def __reduce__(self) -> Any:
+        return Architecture, self.given  # generators of this process do not travel
 
     def _look_at_layers(self, module: nn.Module) -> None:
         """What the types of a module's layers say of how it trains."""

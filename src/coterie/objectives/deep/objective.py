@@ -159,6 +159,10 @@ class Deep(RowRanges):
         batched = batched and (not len(some) or batches(together, rows, some))
         return cls(of, rows, w, lo, hi, how, sequential, together if batched else None, notes)
 
+    def __reduce__(self) -> Any:
+        ranges, batched = (self.starts, self.stops), self.batched is not None
+        return Deep._made, (self.architecture, self.rows, ranges, self.weights, self.training, batched)
+
     @property
     def dim(self) -> int:
         """Numbers of a model: parameters and buffers."""
