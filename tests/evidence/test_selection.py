@@ -131,3 +131,55 @@ def test_of_equals_the_first_is_chosen():
     surface = Surface({"gamma": [1.0, 2.0], "lam": [3.0, 4.0]}, np.array([[2.0, 1.0], [1.0, np.nan]]))
     assert surface.chosen == {"gamma": 1.0, "lam": 4.0}
     assert Surface({"gamma": [1.0, 2.0]}, np.array([[2.0], [1.0]])).chosen == {"gamma": 2.0}
+
+
+PEOPLE = 72
+
+
+@pytest.fixture(scope="module")
+def people():
+    """12 clients of 6 people with 6 rows each, who differ, while clients do not: rows of a person tell its others."""
+    rng = np.random.default_rng(0)
+    one = pd.DataFrame(rng.normal(size=(PEOPLE, 4)), columns=["a", "b", "d", "u"])
+    one = one.assign(person=range(PEOPLE), client=np.arange(PEOPLE) // 6)
+    df = one.loc[np.repeat(np.arange(PEOPLE), 6)].reset_index(drop=True)
+    return df.assign(
+        y=1.0 + 0.3 * df["a"] + df["u"] + 0.05 * rng.normal(size=len(df)),
+        time=100 * df["person"] + np.arange(len(df)) % 6,
+    ).sample(frac=1.0, random_state=1)
+
+
+@pytest.mark.parametrize(
+    "method, options, chosen",
+    [
+        ("given-strengths", {"gamma": [1e-4, 1.0, 100.0]}, lambda s: s["strengths"]["gamma"]),
+        ("weighted-averaging", {"rounds": {"alpha": "held-out"}}, lambda s: np.max(s["collaboration"]["alpha"])),
+        ("bias-correction", {"rounds": {"keep": "held-out"}}, lambda s: s["collaboration"]["keep"]),
+        ("similarity-network", {"network": {"k": 3}}, lambda s: s["network"]["lam"]),
+    ],
+)
+def test_choices_inside_of_training_rows_keep_people_and_times_together(people, method, options, chosen):
+    """Drawn row by row, held-out rows of a person are known, and clients look best alone; by person they are not."""
+    found = [
+        chosen(coterie.fit(people, "y ~ a + b + d", client="client", method=method, splits=2, **options, **by).settings)
+        for by in ({}, {"split_by": "person"}, {"order_by": "time"})
+    ]
+    assert 3.0 * found[0] < min(found[1:])
+
+
+def test_inner_splits_are_those_of_the_rows_that_are_there(people):
+    clients, _ = prepare(people, "y ~ a", "client", (), "gaussian")
+    person = people["person"].iloc[clients.order]
+    outer = Splits(2, 0.25, 3, groups=person)
+    for train, _ in outer.parts(clients):
+        inner = outer.inside(clients, train).inner(1)
+        assert inner.groups.tolist() == people["person"].iloc[train.order].tolist()
+        ((rest, held),) = inner.parts(train)
+        who = [set(people["person"].iloc[part.order]) for part in (rest, held)]
+        assert who[1] and not who[0] & who[1]
+
+
+def test_a_grid_of_which_no_row_can_choose_is_refused():
+    df = pd.DataFrame({"c": range(30), "k": np.arange(30) // 5, "x": np.arange(30.0) % 7, "y": np.arange(30.0) % 4})
+    with pytest.raises(CoterieError, match=names("No client row to spare strengths")):
+        coterie.fit(df, "y ~ x", "c", "k", method="given-strengths", gamma=[0.1, 1.0], splits=2)

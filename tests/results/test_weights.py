@@ -120,3 +120,29 @@ def test_an_own_intercept_is_as_free_in_light_clients(light):
     np.testing.assert_allclose(found["(Intercept)"], means["gaussian"] - slope * means["x"], atol=1e-8)
     sd = (result.model.sigma2 * df["w"].mean() / (light * 15)) ** 0.5
     np.testing.assert_allclose(result.client_std_errors["(Intercept)"][:1], sd, rtol=0.05 if light > 1e-8 else 1e-6)
+
+
+@pytest.mark.parametrize("n, heavy, formula", [(1, 1, "y ~ x"), (1, 0, "y ~ 1"), (2, 1, "y ~ 1"), (3, 2, "y ~ x")])
+@pytest.mark.parametrize("name", ["local", "weighted-averaging", "bias-correction"])
+def test_rows_of_no_weight_do_not_say_that_there_is_no_noise(name, n, heavy, formula):
+    """All that is left of each client's rows, beside what is fitted, is one light row, or nothing: pooled tells."""
+    rng = np.random.default_rng(1)
+    df = pd.DataFrame({"c": np.repeat(np.arange(30), n), "x": rng.normal(size=30 * n)})
+    df["w"] = np.where((np.arange(30 * n) % n < heavy) & ((df["c"] % 2 < 1) | (n > 1)), 1.0, 1e-6)
+    df["w"] = 1.0 if not heavy else df["w"]
+    df["y"] = 1.0 + rng.normal(0, 0.5, 30)[df["c"]] + 0.5 * df["x"] + rng.normal(0, 0.9, len(df))
+    fits = {m: coterie.fit(df, formula, client="c", weights="w", method=m, splits=0) for m in ("pooled", name)}
+    if name != "weighted-averaging" or heavy:
+        assert fits[name].model.sigma2 == pytest.approx(fits["pooled"].model.sigma2)
+    assert 0.3 < fits[name].model.sigma2 / fits["pooled"].model.sigma2 < 1.01
+    if name == "local":
+        assert any(re.search(names("No row left over pooled"), note) for note in fits[name].notes)
+    assert any(re.search(names("rows weight 0.001 scatter"), note) for note in fits[name].notes) == (heavy > 0)
+
+
+@pytest.mark.parametrize("name, formula", [("own-intercept", "y ~ 1"), ("clusterwise", "y ~ x")])
+def test_a_model_for_each_row_leaves_the_residuals_of_the_pooled_one(name, formula):
+    rng = np.random.default_rng(2)
+    df = pd.DataFrame({"c": range(20), "k": np.arange(20) // 2, "x": rng.normal(size=20), "y": rng.normal(size=20)})
+    found, pooled = (coterie.fit(df, formula, "c", "k", method=m, splits=0).model.sigma2 for m in (name, "pooled"))
+    assert found == pytest.approx(pooled)

@@ -63,7 +63,9 @@ def search(clients: Clients, problem: GroupedProblem, grid: dict[str, list[Any]]
         if problem.family.saturated is not None:
             loss -= float(held.weights @ problem.family.saturated(held.y))
         weight += float(held.weights.sum())
-    return Surface(grid, problem.family.loss_factor * loss / weight if weight > 0.0 else loss)
+    if not weight > 0.0:
+        raise CoterieError("No client has a row to spare, so held-out rows choose no strengths: give one of each.")
+    return Surface(grid, problem.family.loss_factor * loss / weight)
 
 
 def select(clients: Clients, problem: GroupedProblem, grid: dict[str, list[Any]], splits: Splits) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def select(clients: Clients, problem: GroupedProblem, grid: dict[str, list[Any]]
         return {name: values[0] for name, values in grid.items()}
     if splits.count == 0:
         raise CoterieError("A grid of strengths is chosen from by held-out rows: ask for at least one split.")
-    return search(clients, problem, grid, Splits(splits.count, splits.fraction, splits.seed + 1)).chosen
+    return search(clients, problem, grid, splits.inner(splits.count)).chosen
 
 
 def resolved(
@@ -102,7 +104,7 @@ def resolved(
     if isinstance(out.get(name), str) and out[name] == collaboration.HELD_OUT:
         if splits.count == 0:
             raise CoterieError(f"{name} is to be chosen by held-out rows: ask for at least one split.")
-        inner = Splits(min(splits.count, INNER), splits.fraction, splits.seed + 1)
+        inner = splits.inner(INNER)
         loss = weight_losses(clients, problem, collaboration.Options.of(out, corrected), corrected, inner)
         out[name] = float(GRID[int(np.argmin(loss))])
     return out
@@ -147,7 +149,7 @@ def choose_lam(
         raise CoterieError(
             "lam of the network is to be chosen by held-out rows: ask for one split or more, or give lam."
         )
-    inner = Splits(min(splits.count, INNER_PATH), splits.fraction, splits.seed + 1)
+    inner = splits.inner(INNER_PATH)
     lam: Floats | None = None
     losses, rows = [], 0.0
     for train, held in inner.parts(clients):

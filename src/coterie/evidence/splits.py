@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,25 @@ class Splits:
     seed: int = 0
     order: npt.NDArray[Any] | None = None
     groups: npt.NDArray[Any] | None = None
+
+    def inside(self, clients: Clients, part: Clients) -> Splits:
+        """The same for some of the rows of ``clients``, whose order and groups these are."""
+        if part is clients or (self.order is None and self.groups is None):
+            return self
+        place = np.empty(clients.order.max() + 1, dtype=np.int64)
+        place[clients.order] = np.arange(len(clients.order))
+        order, groups = (
+            None if keys is None else getattr(keys, "iloc", keys)[place[part.order]]
+            for keys in (self.order, self.groups)
+        )
+        return replace(self, order=order, groups=groups)
+
+    def inner(self, most: int) -> Splits:
+        """Others of the same kind, ``most`` at most, of rows that these train on: what is chosen there is tested here.
+
+        They keep the order and the groups, which choices would leak through as tests do.
+        """
+        return replace(self, count=min(self.count, most), seed=self.seed + 1)
 
     def masks(self, clients: Clients) -> Iterator[Bools]:
         """Test rows (n,) of every split."""

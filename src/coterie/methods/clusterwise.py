@@ -9,6 +9,7 @@ import numpy as np
 from coterie.federation import Federation, Site, require_all_replies, work
 from coterie.methods import pooled
 from coterie.methods.local import minimum_norm, weak
+from coterie.methods.pooled import residual_variance
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.client_work import Reply
 from coterie.methods.tree.penalised_tree import Setup, prepare, solve
@@ -51,7 +52,7 @@ def _least_squares(fed: Federation, setup: Setup, everyone: Estimates) -> Estima
     theta, inverse, rank = minimum_norm(sums["A"], sums["b"], setup.table, setup.origin)
     explained = 2.0 * np.einsum("ki,ki->k", sums["b"], theta) - np.einsum("ki,kij,kj->k", theta, full(sums["A"]), theta)
     sse = float(np.maximum(sums["c"] - explained, 0.0).sum())
-    sigma2 = sse / max(setup.rows - float(rank.sum()), 1.0)
+    sigma2, info = residual_variance(sse, setup.rows - float(rank.sum()), everyone.sigma2)
     nodes, cov = setup.raw(theta), pack(inverse * np.outer(setup.unit, setup.unit)) * sigma2
     of = fed.clients.clusters
     nothing = np.zeros((setup.p, setup.p))
@@ -65,4 +66,5 @@ def _least_squares(fed: Federation, setup: Setup, everyone: Estimates) -> Estima
         D_levels=(nothing,),
         sigma2=sigma2,
         log_likelihood=None,
+        info=info,
     )

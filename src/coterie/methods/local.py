@@ -8,10 +8,12 @@ import numpy as np
 
 from coterie.federation import Federation, Site, require_all_replies, work
 from coterie.methods import pooled
+from coterie.methods.pooled import residual_variance
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.client_work import Reply
 from coterie.methods.tree.penalised_tree import Setup, prepare, solve
-from coterie.numerics.arrays import Floats, full, pack
+from coterie.numerics.arrays import Bools, Floats, full, pack
+from coterie.objectives.row_kernels import owned_rows
 
 
 @work
@@ -22,7 +24,31 @@ def least_squares(site: Site, table: Floats, origin: Floats) -> Reply:
         "mi,mij,mj->m", theta, full(site.state["A"]), theta
     )
     site.state["theta"], site.state["cov"] = theta, pack(inverse)
-    return {"sse": np.maximum(site.state["c"] - fit, 0.0), "rank": rank}
+    sse, light = np.maximum(site.state["c"] - fit, 0.0), light_residuals(site, rank)
+    if light.any():
+        sse, rank = np.where(light, 0.0, sse), np.where(light, site.objective.moments()["rows"], rank)
+    return {"sse": sse, "rank": rank}
+
+
+LIGHT = 1e-3
+"""Mean weight, of 1 in all rows, below which rows tell nothing of the noise."""
+
+
+def light_residuals(site: Site, fitted: Floats) -> Bools:
+    """Clients (m,) whose residuals may lie in rows of nearly no weight: more rows have it than are ``fitted`` (m,).
+
+    Of a client that has no more rows than are fitted, all have it.
+    """
+    o = site.objective
+    who, rows = owned_rows(o.starts, o.stops)
+    who, w = who[o.weights[rows] > 0.0], o.weights[rows][o.weights[rows] > 0.0]
+    if w.min(initial=1.0) >= LIGHT:
+        return np.zeros(len(o), dtype=bool)
+    order, n = np.lexsort((w, who)), np.bincount(who, minlength=len(o))
+    k = np.where(n > fitted, n - fitted, n)
+    least = np.arange(len(w)) - (np.cumsum(n) - n)[who[order]] < k[who[order]]
+    sums = np.bincount(who[order], w[order] * least, minlength=len(o))
+    return np.asarray(sums < LIGHT * k)
 
 
 @work
@@ -65,12 +91,13 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     if problem.family.is_quadratic:
         sums = require_all_replies(fed.total(least_squares, table=setup.table, origin=setup.origin))
         own = require_all_replies(fed.ask(reveal))
-        sigma2 = float(sums["sse"]) / max(setup.rows - float(sums["rank"]), 1.0)
+        sigma2, info = residual_variance(float(sums["sse"]), setup.rows - float(sums["rank"]), everyone.sigma2)
         client = setup.raw(own["theta"])
         cov = own["cov"] * pack(np.outer(setup.unit, setup.unit)) * sigma2
     else:
         L = [weak(setup)] + [np.zeros((1, p, p))] * len(problem.tree.parents)
         s = solve(fed, setup, L, root=np.zeros(p))
         alone, sigma2 = collect(fed, setup, s, L, 1.0, C=np.zeros((p, p))), 1.0
+        info = {}
         client, cov = alone.client, alone.client_cov
-    return replace(everyone, client=client, client_cov=cov, sigma2=sigma2, log_likelihood=None)
+    return replace(everyone, client=client, client_cov=cov, sigma2=sigma2, log_likelihood=None, info=info)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation
+from coterie.methods import pooled
+from coterie.methods.pooled import residual_variance
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.penalised_tree import prepare, solve
 from coterie.numerics.arrays import Floats, full, pack
@@ -24,14 +26,16 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     L = [np.full((1, 1, 1), min(family.prior_sd, FREE))] + [np.zeros((1, 1, 1))] * len(problem.tree.parents)
     free: dict[str, Any] = {"free": True} if family.is_quadratic else {}
     s = solve(fed, setup, L, **free)
-    dof = max(setup.rows - setup.p - len(fed.clients) + 1, 1.0)
-    sigma2 = setup.residual(s.value) / dof if family.has_dispersion else 1.0
+    sigma2, left, info = 1.0, setup.rows - setup.p - len(fed.clients) + 1, dict[str, str]()
+    if family.has_dispersion:
+        everyone = pooled.fit(fed, problem).sigma2 if left < 0.5 else 0.0
+        sigma2, info = residual_variance(setup.residual(s.value), left, everyone)
     fitted = collect(fed, setup, s, L, sigma2, needed=True, **free)
     centre, cov = _mean_client(fitted, int(z[0]))  # a free intercept leaves the root's own undefined
     nodes = tuple(np.tile(centre, (len(n), 1)) for n in fitted.nodes)
     node_cov = tuple(np.tile(pack(cov), (len(n), 1)) for n in fitted.nodes)
     nobody = np.zeros_like(fitted.D_client)
-    return replace(fitted, root=centre, root_cov=cov, nodes=nodes, node_cov=node_cov, D_client=nobody)
+    return replace(fitted, root=centre, root_cov=cov, nodes=nodes, node_cov=node_cov, D_client=nobody, info=info)
 
 
 def _mean_client(fitted: Estimates, intercept: int) -> tuple[Floats, Floats]:

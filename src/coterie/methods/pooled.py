@@ -11,6 +11,11 @@ from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, col
 from coterie.methods.tree.penalised_tree import prepare, solve
 
 
+def residual_variance(sse: float, free: float, pooled: float) -> tuple[float, dict[str, str]]:
+    """Of models that leave ``free`` rows to their residuals: the pooled model's where that is none, and a word of it."""
+    return (sse / free, {}) if free >= 0.5 else (pooled, {"residual_of": "pooled"})
+
+
 def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     """Least squares or maximum likelihood over all rows, with classical standard errors."""
     nobody = np.empty(0, dtype=np.int64)

@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
+from coterie.methods.local import LIGHT
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
 from coterie.methods.tree.variances import PRIOR_ROWS
@@ -37,6 +38,13 @@ def before(clients: Clients, problem: GroupedProblem, auto_shared: list[str], as
         notes.append(f"There is one client only ({clients.name}): nothing can be said of how clients differ.")
     elif problem.single_rows:
         notes.append(_of_single_rows(clients, problem, asked))
+    light = int(np.sum((clients.weights > 0.0) & (clients.weights < LIGHT)))
+    if problem.family.has_dispersion and 10 * light > len(clients.weights):
+        notes.append(
+            f"{light:,} of {len(clients.weights):,} rows have a weight below {LIGHT:g} of the mean, which says that "
+            f"their outcomes scatter more than {LIGHT**-0.5:.0f} times as widely as others'. Where they do not, the "
+            "residual variance comes out too small: leave such rows out."
+        )
     for level in clients.levels:
         if len(level.labels) == 1:
             notes.append(
@@ -134,6 +142,11 @@ def after(
         notes.append(
             "The columns give the outcome to six digits or more: what is left of it, and with that standard errors and "
             "likelihood, may be rounding."
+        )
+    if "residual_of" in fitted.info:
+        notes.append(
+            "No row is left over that says how far outcomes lie from these models: the residual variance is that of "
+            "the pooled model, which is larger where clients differ."
         )
     if (v := fitted.client_sigma2) is not None:
         held = np.flatnonzero(0.5 * (clients.counts + PRIOR_ROWS) * v < PRIOR_ROWS / np.mean(1.0 / v))

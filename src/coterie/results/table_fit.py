@@ -90,15 +90,16 @@ class Fitting:
 
     def fit(self, name: str, problem: GroupedProblem, clients: Clients) -> tuple[Estimates, dict[str, float]]:
         """One method on some of the rows, and what it cost."""
+        hold = self.options.hold.inside(self.clients, clients)
         options = self.options.learning | {"rounds": self.options.rounds_of(name)}
         if (corrected := FITTED[name].corrected) is not None:
-            options["rounds"] = resolved(clients, problem, options["rounds"], corrected, self.options.hold)
+            options["rounds"] = resolved(clients, problem, options["rounds"], corrected, hold)
         tried: list[tuple[float, float]] = []
         if FITTED[name].networked:
-            options["network"], tried = choose_lam(clients, problem, self.options.network or {}, self.options.hold)
+            options["network"], tried = choose_lam(clients, problem, self.options.network or {}, hold)
         given = bool(self.options.strengths) and "gamma" in FITTED[name].takes
         if given:
-            strengths = select(clients, problem, self.options.strengths, self.options.hold)
+            strengths = select(clients, problem, self.options.strengths, hold)
             options |= strengths
         fitted, ledger = run(name, clients, problem, options, self.options.engine)
         if tried:

@@ -148,6 +148,7 @@ def sandwich_terms(site: Site, theta: Floats, w: Floats, own: Floats) -> dict[st
     value, A = (np.where(np.isfinite(each), each, np.nan) for each in (value, A))  # of models that diverged
     weight = sizes(site.objective)
     weight = np.where(weight > 0.0, weight, 1.0)
+    own = np.where(local.light_residuals(site, np.full(len(site), theta.shape[1])), 0.0, own)
     square = (w**2 / weight)[:, None] * A
     return {
         "A": w[:, None] * A,
@@ -171,8 +172,9 @@ def coefficient_covariance(
 
     ``H^-1 V H^-1`` with ``H = sum_k w_k H_k`` and ``V = sum_k w_k^2 H_k / n_k``, times the residual variance of the
     main clients' own rows: their squared residuals at theta over what these expect per unit of it where nobody is
-    biased, ``n_0 - 2 tr(H^-1 w_0 H_0) + tr(H^-1 V H^-1 n_0 H_0)``; n - d where a client works alone. Where that is more
-    than there are rows, residuals tell of the noise of light collaborators: then the variance is that of models of a
+    biased, ``n_0 - 2 tr(H^-1 w_0 H_0) + tr(H^-1 V H^-1 n_0 H_0)``; n - d where a client works alone. Clients whose own
+    residuals may lie in rows of no weight do not count. Where that is more than there are rows, residuals tell of the
+    noise of light collaborators, and where it is less than one, of nothing: then the variance is that of models of a
     client's own rows (``residual_alone``, None without dispersion), if it is larger.
     """
     M = len(pairs.main)
@@ -193,7 +195,7 @@ def coefficient_covariance(
     cov = np.einsum("mij,mjk,mkl->mil", inverse, V, inverse)
     dof = float(np.sum(s["n"]) - 2.0 * np.sum(inverse * part) + np.sum(cov * whole))
     sigma2 = float(s["sse"].sum()) / max(dof, 1.0) if residual_alone else None
-    if residual_alone and sigma2 is not None and dof > np.sum(s["n"]):
+    if residual_alone and sigma2 is not None and not 1.0 <= dof <= np.sum(s["n"]):
         sigma2 = max(sigma2, residual_alone())
     cov = np.where(diverged[:, None, None], np.nan, cov * (1.0 if sigma2 is None else sigma2))
     return pack(np.einsum("ij,mjk,lk->mil", metric.R, cov, metric.R)), sigma2
