@@ -12,7 +12,7 @@ from coterie.methods.tree.penalised_tree import prepare, solve
 
 
 def residual_variance(sse: float, free: float, pooled: float) -> tuple[float, dict[str, str]]:
-    """Of models that leave ``free`` rows to their residuals: the pooled model's where that is none, and a word of it."""
+    """Of models that leave ``free`` rows to residuals: the pooled model's where that is none, and a word of it."""
     return (sse / free, {}) if free >= 0.5 else (pooled, {"residual_of": "pooled"})
 
 
