@@ -141,7 +141,10 @@ def status(folder: Path) -> dict[str, Any]:
     found |= {"sites": dict.fromkeys(Config.read(folder).sites, "offline"), "jobs": []}
     if running is not None:
         with ServerSession(workspaces.console(folder)) as session:
-            found["sites"] |= dict.fromkeys(found["sites"].keys() & session.sites(), "online")
+            connected, answering = session.sites(), session.answering()
+            for name in found["sites"].keys() & connected:
+                silent = f"does not answer, last heard of {max(time.time() - connected[name], 0.0):.0f} s ago"
+                found["sites"][name] = "online" if name in answering else silent
             found["jobs"] = session.jobs()
     return found
 

@@ -17,7 +17,8 @@ from coterie.errors import CoterieError
 T = TypeVar("T")
 ADMIN = "operator@coterie.local"  # the operator's name in its certificate
 _CONNECT = 5.0  # seconds
-_ANSWER = 3.0  # seconds a site has to say which jobs it has
+_ANSWER = 3.0  # seconds a site has to say that it lives, or which jobs it has
+_SILENT = "No replies"  # NVFlare's word for a site that did not answer; any other error is an answer
 _REFUSED = ("AuthorizationError", "InvalidJobDefinition", "JobNotFound", "JobNotRunning", "InvalidTarget")
 
 
@@ -39,8 +40,11 @@ class ServerSession:
 
     def answering(self) -> set[str]:
         """Names of the sites that answer now: a site that was just killed is still called connected for a while."""
-        names = list(self.sites())
-        return self._ask(lambda session: set(names) & set(session.report_version("client", names))) if names else set()
+        if not (names := list(self.sites())):
+            return set()
+        question = self._limited(lambda session: session.report_version("client", names))
+        said: dict[str, dict[str, Any]] = self._ask(question)
+        return {name for name in names if said.get(name, {"error": _SILENT}).get("error") != _SILENT}
 
     @staticmethod
     def ended(status: str | None) -> bool:
@@ -68,11 +72,7 @@ class ServerSession:
             about = session.get_job_meta(job)
             if about["status"] != "RUNNING":
                 return []  # it has yet to be started at its sites, or is over
-            session.set_timeout(_ANSWER)
-            try:
-                found = session.get_client_job_status() or ()
-            finally:
-                session.unset_timeout()
+            found = self._limited(lambda session: session.get_client_job_status())(session) or ()
             answering = {row["client_name"] for row in found if row["status"] not in ("no_reply", "error")}
             having = {row["client_name"] for row in found if row.get("job_id") == job}
             members = {name for names in about["deploy_map"].values() for name in names}
@@ -114,6 +114,19 @@ class ServerSession:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @staticmethod
+    def _limited(question: Callable[[Any], T]) -> Callable[[Any], T]:
+        """A question to the sites, which have :data:`_ANSWER` seconds."""
+
+        def asked(session: Any) -> T:
+            session.set_timeout(_ANSWER)
+            try:
+                return question(session)
+            finally:
+                session.unset_timeout()
+
+        return asked
 
     def _ask(self, question: Callable[[Any], T]) -> T:
         """Ask once; an AwayError if the server cannot be reached, and a new session the next time."""
