@@ -153,6 +153,14 @@ def test_a_check_that_finds_something_says_so_and_fails(place):
     assert "at site 'bern' 'age' is in months and not in years" in ran.out
 
 
+def test_a_check_says_of_a_site_that_is_silent_what_the_coordinator_saw_of_strangers(place, engine, monkeypatch):
+    engine.foreign, others = True, dict.fromkeys(NAMES[1:])
+    monkeypatch.setattr(LocalTransport, "send", lambda self, messages, timeout: others)
+    ran = coterie("federation", "check", place)
+    assert ran.code == 2 and "basel: it did not answer: start it with" in ran.out
+    assert "not trusted: ask it" in ran.out
+
+
 def test_a_site_is_added_and_nothing_that_was_there_is_changed(place):
     before = (place / "sites" / "bern" / "site.toml").read_text()
     sites = [a for name in (*NAMES, "sion") for a in ("--site", name)]

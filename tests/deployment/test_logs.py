@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,12 @@ def test_the_log_of_a_site_is_for_its_owner_alone(tmp_path):
     logs.append(tmp_path / "log.jsonl", {"n": 1})
     assert Path(tmp_path / "log.jsonl").stat().st_mode & 0o077 == 0
     assert json.loads((tmp_path / "log.jsonl").read_text()) == {"n": 1}
+
+
+def test_what_an_engine_has_said_lately_is_found_in_either_form_of_its_log(tmp_path):
+    assert logs.recent(tmp_path / "none", "refused ") == []
+    new, old = (f"{datetime.now() - timedelta(minutes=m):%Y-%m-%d %H:%M:%S}" for m in (1, 10))
+    lines = [f"{old},296 WARNING refused a: b", f"{new},296 WARNING refused 127.0.0.1 POST: no key.", "refused c", new]
+    (tmp_path / "log.txt").write_text("\n".join(lines))
+    ((when, said),) = logs.recent(tmp_path / "log.txt", "refused ")
+    assert f"{when:%Y-%m-%d %H:%M:%S}" == new and said == "127.0.0.1 POST: no key"

@@ -87,6 +87,8 @@ def check(
     else:
         for line in report.lines():
             say(line)
+        if len(report.versions) < len(report.sites) and (trouble := _trouble(engine, home)):
+            say(trouble)
     if not report.sound:
         raise CoterieError("The federation is not ready: put right what is said above, and check again.")
 
@@ -156,11 +158,7 @@ def status(folder: o.Either, as_json: o.Json = False) -> None:
         found["run"] = logs.read_status(folders.run_folder(home, None))
     except CoterieError:
         found["run"] = None
-    try:
-        engine.need_trust(home)
-        found["trouble"] = None
-    except CoterieError as problem:
-        found["trouble"] = str(problem)
+    found["trouble"] = _trouble(engine, home)
     if as_json:
         print(json.dumps(found, indent=1, default=str, ensure_ascii=False))
         return
@@ -208,6 +206,15 @@ def _stay(process: Popen[bytes], engine: Any, home: Path, foreground: bool) -> N
         process.wait()
     finally:
         engine.stop(home)
+
+
+def _trouble(engine: Any, home: Path) -> str | None:
+    """What is wrong with the certificates of a folder, or with who shows others at its port; None if nothing is."""
+    try:
+        engine.need_trust(home)
+    except CoterieError as problem:
+        return str(problem)
+    return None
 
 
 def _standing(found: dict[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from coterie.errors import CoterieError, shortened
 
 LOG, STATUS = "log.jsonl", "status.json"
 AGAIN = "goes on in a new job"  # state of a run whose job ended and is followed by another
+RECENT = timedelta(minutes=3)
+_TAIL = 65_536  # bytes of an engine's log that are looked at
 
 
 def now() -> str:
@@ -55,6 +57,20 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                 entry = json.loads(line)
                 if isinstance(entry, dict):
                     yield entry
+
+
+def recent(path: Path, mark: str) -> list[tuple[datetime, str]]:
+    """When, and what after ``mark``, an engine's log has said in the last minutes (:data:`RECENT`)."""
+    found: list[tuple[datetime, str]] = []
+    if not path.exists():
+        return found
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - _TAIL, 0))
+        for line in file.read().decode(errors="replace").splitlines():
+            with suppress(ValueError):
+                if mark in line and datetime.now() - (when := datetime.fromisoformat(line[:19])) < RECENT:
+                    found.append((when, line.partition(mark)[2].rstrip(".")))
+    return found
 
 
 class RunLog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -16,9 +17,9 @@ from tests.messages import names
 NAMES = ("basel", "bern", "chur")
 
 
-def gather(there, whole, monkeypatch):
-    monkeypatch.setattr(nvflare, "PATIENCE", -1.0)
-    return nvflare._wait_for_sites(SimpleNamespace(answering=lambda: set(there)), NAMES, float("inf"), whole)
+def gather(there, whole, monkeypatch, patience=-1.0, refused=lambda *_: ""):
+    session = SimpleNamespace(answering=lambda: set(there))
+    return nvflare._wait_for_sites(session, NAMES, float("inf"), whole, refused, patience)
 
 
 def test_a_run_that_needs_all_sites_says_at_once_who_is_away(monkeypatch):
@@ -31,13 +32,26 @@ def test_a_run_that_needs_all_sites_says_at_once_who_is_away(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("program", "policy", "needed"),
-    [("pooled", {}, True), ("pooled", {"min_clients": 2}, False), ("check", {}, False)],
+    ("program", "policy", "needed", "patience"),
+    [("pooled", {}, True, 60.0), ("pooled", {"min_clients": 2}, False, 60.0), ("check", {}, False, 15.0)],
 )
-def test_a_run_needs_all_sites_unless_its_policy_says_else(program, policy, needed, tmp_path, monkeypatch):
+def test_a_run_needs_all_sites_unless_its_policy_says_else(program, policy, needed, patience, tmp_path, monkeypatch):
     Config("heart", "nvflare", sites=NAMES, policy=policy).write(tmp_path)
     toml_files.write(tmp_path / "runs" / "r" / "run.toml", {"program": program})
     asked = []
-    monkeypatch.setattr(nvflare, "carry_out", lambda *arguments: asked.append(arguments[-1]))
+    monkeypatch.setattr(nvflare, "carry_out", lambda *arguments: asked.append(arguments[-2:]))
     nvflare.run(tmp_path, "r", 1.0)
-    assert asked == [needed]
+    assert asked == [(needed, patience)]
+
+
+def test_a_site_that_is_refused_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(nvflare, "_GRACE", 0.0)
+
+    def refused(within=None):
+        return "2 handshakes failed."
+
+    began = time.monotonic()
+    with pytest.raises(BelowQuorum, match=r"Not connected: bern, chur\. .* 2 handshakes failed"):
+        gather(["basel"], True, monkeypatch, 60.0, refused)
+    assert gather(["basel"], False, monkeypatch, 60.0, refused) == ["basel"]
+    assert time.monotonic() - began < 10.0

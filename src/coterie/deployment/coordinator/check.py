@@ -19,6 +19,8 @@ from coterie.errors import LONGEST, CoterieError, listed, shortened
 RESULT = "result/check.json"
 PATIENCE = 60.0
 """Seconds in which sites must answer."""
+GATHER = 15.0
+"""Seconds in which sites must be connected: one that was just started, or whose coordinator was, takes up to ten."""
 DRIFT = 60.0
 """Seconds by which a clock may differ, beside the time that messages take."""
 
@@ -49,8 +51,8 @@ class Report:
         """The report for people."""
         out = []
         for name, wrong in self.sites.items():
-            state = f"coterie {self.versions[name]}" if self.versions.get(name) else "no answer"
-            out.append(f"{name}: {state}{', ' + '; '.join(wrong) if wrong else ', ready'}")
+            said = [f"coterie {self.versions[name]}"] if self.versions.get(name) else []
+            out.append(f"{name}: {', '.join([*said, '; '.join(wrong) or 'ready'])}")
         out += [f"Schemas differ: {problem}." for problem in self.problems]
         if self.added:
             out.append(

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +33,8 @@ T = TypeVar("T")
 _SCRIPT = "startup/sub_start.sh"
 _PARENTS = ("server_train", "client_train")
 PATIENCE = 60.0  # seconds that a run waits for sites that are not connected before it goes on without them
+_REFUSED = timedelta(seconds=12)  # in which a site that is refused has come again: its client does within ten
+_GRACE = 5.0  # seconds that a run waits for sites where the server refuses somebody
 
 _RESTARTS = 3  # jobs in a row that may end without a new exchange
 _START = 60.0  # seconds for the server to listen, and for a job to begin
@@ -158,22 +161,25 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
     with those that are there, or says who is not where ``min_clients`` is "all". Three jobs in a row without a new
     exchange end the run.
     """
+    from coterie.deployment.coordinator.check import GATHER
     from coterie.deployment.coordinator.run import policy
 
     config, home = Config.read(folder), folder / "runs" / run_id
     checks = toml_files.read(home / RUN, "the program of a run").get("program") == "check"
     whole = not checks and policy(config.policy).min_clients == "all"  # a site that is not in a job cannot join it
+    coordinator, patience = partial(CoordinatorJob, digest=digest(folder, run_id)), GATHER if checks else PATIENCE
     try:
-        carry_out(folder, run_id, timeout, partial(CoordinatorJob, digest=digest(folder, run_id)), SiteJob, whole)
+        carry_out(folder, run_id, timeout, coordinator, SiteJob, whole, patience)
     except BelowQuorum as problem:
         RunLog(home, config.sites).end("below quorum", str(problem))
         raise
 
 
 def carry_out(
-    folder: Path, run_id: str, timeout: float, server: Callable[..., Any], site: type[Any], whole: bool = False
-) -> None:
-    """As :func:`run`, with the classes of the two sides of the job, and whether it needs all sites."""
+    folder: Path, run_id: str, timeout: float, server: Callable[..., Any], site: type[Any], whole: bool = False,
+    patience: float = PATIENCE,
+) -> None:  # fmt: skip
+    """As :func:`run`, with the classes of the two sides of the job, whether it needs all sites, and waits for them."""
     folder = folder.resolve()
     names, path = Config.read(folder).sites, folder / "runs" / run_id
     if parent(workspace := folder / workspaces.WORKSPACE) is None:
@@ -186,7 +192,7 @@ def carry_out(
                 job = outcome.job  # of an earlier command
             else:
                 _abort_jobs(session, run_id)
-                there = _wait_for_sites(session, names, end, whole, partial(workspaces.refused, workspace))
+                there = _wait_for_sites(session, names, end, whole, partial(workspaces.refused, workspace), patience)
                 if why:
                     RunLog(path, names).end(AGAIN, why)
                 sides = server(run_id, names), site(run_id)
@@ -220,16 +226,18 @@ def _wait_for_sites(
     names: tuple[str, ...],
     end: float,
     whole: bool = False,
-    refused: Callable[[], str] = str,
+    refused: Callable[..., str] = lambda *_: "",
+    patience: float = PATIENCE,
 ) -> list[str]:
-    """The sites that answer: all of them, or after some time those that do; a CoterieError if too few do.
+    """The sites that answer: all, or after ``patience`` seconds those that do; a CoterieError if too few do.
 
-    That has what the server says of those it ``refused``.
+    That has what the server says of those it ``refused``; where it does, the wait is shorter.
     """
-    last = min(end, time.monotonic() + PATIENCE)
+    begin = time.monotonic()
+    last = min(end, begin + patience)
     while True:
-        there = _ask_until_answered(session.answering, end)
-        if there.issuperset(names) or time.monotonic() > last:
+        there, now = _ask_until_answered(session.answering, end), time.monotonic()
+        if there.issuperset(names) or now > last or (now > begin + _GRACE and refused(_REFUSED)):
             break
         time.sleep(_LOOK)
     if not there.intersection(names):

@@ -14,12 +14,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from coterie import files
+from coterie.deployment.logs import RECENT, recent
 from coterie.deployment.nvflare.server_session import ADMIN
 from coterie.errors import CoterieError
 
@@ -165,30 +165,20 @@ def _write(path: Path, settings: dict[str, Any]) -> None:
 
 
 REFUSED = "refused.txt"
-_RECENT = timedelta(minutes=3)
-_TAIL = 65_536  # bytes of it that are looked at
 
 
-def refused(workspace: Path) -> str:
-    """What to say of handshakes that failed at a server's port in the last minutes; "" of a single one, or none.
+def refused(workspace: Path, within: timedelta = RECENT) -> str:
+    """What to say of handshakes that failed at a server's port in the last minutes, the last ``within`` some time.
 
-    A single one is that of who asked whether the server listens.
+    It is "" of a single one, or none: a single one is that of who asked whether the server listens.
     """
-    if not (path := workspace / REFUSED).exists():
-        return ""
-    found = []
-    with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - _TAIL, 0))
-        for line in file.read().decode(errors="replace").splitlines():
-            with suppress(ValueError):
-                if " - refused: " in line and datetime.now() - datetime.fromisoformat(line[:19]) < _RECENT:
-                    found.append((line[11:19], line.partition(" - refused: ")[2]))
-    if len(found) < 2:
+    found = recent(workspace / REFUSED, " - refused: ")
+    if len(found) < 2 or datetime.now() - found[-1][0] > within:
         return ""
     last, why = found[-1]
     return (
-        f"{len(found)} handshakes failed in the last 3 minutes, the last at {last} ({why.rstrip('.')}): where that is "
-        "a site, its certificate is of another federation or has ended; 'coterie federation status' says at the site "
+        f"{len(found)} handshakes failed in the last 3 minutes, the last at {last:%H:%M:%S} ({why}): where that is a "
+        "site, its certificate is of another federation or has ended; 'coterie federation status' says at the site "
         "which."
     )
 
