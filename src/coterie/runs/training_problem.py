@@ -29,10 +29,10 @@ from coterie.objectives.parameters import has_finite_gradient, layer_sizes
 from coterie.objectives.row_kernels import owned_rows
 from coterie.objectives.softmax import Softmax
 from coterie.runs.config import Config, called
+from coterie.runs.config_data import Federated, federated
 from coterie.runs.config_keys import section
 from coterie.runs.in_memory import MARK
 from coterie.runs.scores import Rule, Scores
-from coterie.runs.training_data import Federated, federated
 
 _PACKAGED = ("coterie.objectives.deep.losses", "coterie.objectives.deep.nets")
 """Modules whose functions a configuration may also name by their import paths, as it would name its user's own."""
