@@ -11,7 +11,7 @@ from coterie.data.prepare_table import prepare
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
 from coterie.evidence.splits import split_rows
-from coterie.methods.collaboration.choose import choose
+from coterie.methods.collaboration.choose_collaborators import choose
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
@@ -107,7 +107,9 @@ def test_says_where_one_pooled_model_is_better():
 
 
 def test_says_where_clients_alone_are_better(monkeypatch):
-    monkeypatch.setattr("coterie.methods.collaboration.choose.SURE", np.inf)  # what would keep these clients alone
+    monkeypatch.setattr(
+        "coterie.methods.collaboration.choose_collaborators.SURE", np.inf
+    )  # what would keep these clients alone
     rng = np.random.default_rng(5)
     client = np.repeat(np.arange(8), 30)
     df = pd.DataFrame({"client": client, "x": rng.normal(size=240)})

@@ -23,7 +23,7 @@ from coterie.evidence.intervals import bootstrap, over_splits
 from coterie.evidence.splits import Splits
 from coterie.evidence.table_comparison import FEW, all_splits, each_split
 from coterie.families import family_named
-from coterie.methods.collaboration.choose import Choice, choose
+from coterie.methods.collaboration.choose_collaborators import Choice, choose
 from coterie.methods.collaboration.metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
@@ -234,7 +234,7 @@ def advise(
 
     A client collaborates by weighted gradient averaging: its model minimises
     ``(1 - alpha) f_0 + alpha sum_k tau_k f_k``, f_k being mean losses. Weights are chosen by theory from gradients
-    (:func:`coterie.methods.collaboration.choose.choose`), in every split from its training rows only.
+    (:func:`coterie.methods.collaboration.choose_collaborators.choose`), in every split from its training rows only.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from coterie.federation import Federation, PerRow, Site, require_all_replies, wo
 from coterie.methods import local
 from coterie.methods.aggregation.robust import AGGREGATORS
 from coterie.methods.collaboration import theory
-from coterie.methods.collaboration.choose import choose
+from coterie.methods.collaboration.choose_collaborators import choose
 from coterie.methods.collaboration.collaborators import Collaborators, require_rows
 from coterie.methods.collaboration.metric import Metric, around_pooled
 from coterie.methods.collaboration.optimisers import OPTIMISERS

@@ -6,7 +6,7 @@ import pytest
 from coterie.data.clients import Clients
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.collaboration.choose import choose, nearest_clients, nearest_pairs
+from coterie.methods.collaboration.choose_collaborators import choose, nearest_clients, nearest_pairs
 from coterie.methods.collaboration.client_similarity import between, client_similarity, posterior
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric import around_pooled
