@@ -12,7 +12,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
 from coterie.evidence.splits import split_rows
 from coterie.methods.collaboration.choose_collaborators import choose
-from coterie.methods.collaboration.metric import around_pooled
+from coterie.methods.collaboration.gradient_metric import around_pooled
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.run_table_method import objective

@@ -24,7 +24,7 @@ from coterie.evidence.splits import Splits
 from coterie.evidence.table_comparison import FEW, all_splits, each_split
 from coterie.families import family_named
 from coterie.methods.collaboration.choose_collaborators import Choice, choose
-from coterie.methods.collaboration.metric import around_pooled
+from coterie.methods.collaboration.gradient_metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem

@@ -10,7 +10,7 @@ from coterie.errors import CoterieError
 from coterie.methods.aggregation.aggregator import Aggregator, Received
 from coterie.methods.aggregation.robust import Trust
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.metric import Metric
+from coterie.methods.collaboration.gradient_metric import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
 from tests.messages import names

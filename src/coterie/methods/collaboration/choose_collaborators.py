@@ -21,7 +21,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.collaboration.client_similarity import ClientSimilarity, client_gradient, client_similarity
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.metric import Metric
+from coterie.methods.collaboration.gradient_metric import Metric
 from coterie.methods.collaboration.optimum import optimum
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.numerics.simplex_qp import mixture_weights

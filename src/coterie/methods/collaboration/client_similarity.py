@@ -16,7 +16,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
-from coterie.methods.collaboration.metric import Metric
+from coterie.methods.collaboration.gradient_metric import Metric
 from coterie.numerics.arrays import Floats, Ints, full
 from coterie.objectives.constants import gradient_scatter, hessians
 from coterie.objectives.glm import GLM
