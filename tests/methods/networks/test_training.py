@@ -10,7 +10,7 @@ import pytest
 from coterie.engines.inprocess import InProcess
 from coterie.engines.loopback import Loopback
 from coterie.errors import CoterieError
-from coterie.methods.networks.similarity import Similarity
+from coterie.methods.networks.build_network import Similarity
 from coterie.methods.registry import trained_method
 from coterie.objectives.glm import GLM
 from coterie.relations.network import Network

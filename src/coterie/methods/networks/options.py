@@ -11,8 +11,8 @@ import numpy as np
 from coterie.codecs import DEFAULT, DEFAULT_FEEDBACK, DEFAULT_ORDER, by_name, codec_option
 from coterie.codecs.feedback import FEEDBACKS, ORDERS
 from coterie.errors import CoterieError
+from coterie.methods.networks.build_network import Similarity
 from coterie.methods.networks.gradient_exchange import GradientExchange
-from coterie.methods.networks.similarity import Similarity
 from coterie.options import Option, check, declared, need_names, of
 
 HELD_OUT: Final = "held-out"
