@@ -16,7 +16,7 @@ from coterie.methods.collaboration import options as collaboration
 from coterie.methods.collaboration.fit import weights
 from coterie.methods.collaboration.gradient_metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
-from coterie.methods.local_training.frame import in_standard_columns
+from coterie.methods.local_training.whitening import in_standard_columns
 from coterie.methods.networks.objective import Prior
 from coterie.methods.networks.options import HELD_OUT, Asked
 from coterie.methods.networks.path import Path, path

@@ -13,7 +13,7 @@ from coterie.deployment.site.prepared_data import works
 from coterie.engines.inprocess import InProcess
 from coterie.engines.loopback import Loopback
 from coterie.errors import CoterieError
-from coterie.methods.local_training.frame import Frame, InFrame, turned, well_scaled
+from coterie.methods.local_training.whitening import Frame, InFrame, turned, well_scaled
 from coterie.methods.method import TRAINED_ON_ROWS
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.registry import FITTED, METHODS
@@ -273,7 +273,7 @@ def test_in_a_frame_losses_are_the_same_and_all_rows_have_curvature_one(family, 
 
 
 def test_a_site_sees_which_work_is_meant_inside_a_frame():
-    inside = {"work": "coterie.methods.local_training.frame:in_frame", "message": {"inner": "ditto:update", "w": 0}}
+    inside = {"work": "coterie.methods.local_training.whitening:in_frame", "message": {"inner": "ditto:update", "w": 0}}
     named = [inside["work"], "coterie.methods.ditto:update"]
     assert works(inside) == named
     noisy = {"inner": inside["work"], "message": inside["message"]}

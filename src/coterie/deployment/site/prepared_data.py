@@ -25,7 +25,7 @@ from coterie.errors import CoterieError, NoRows
 from coterie.families import DEFAULT
 from coterie.federation import find_work, work_name
 from coterie.imports import import_object
-from coterie.methods.local_training.frame import ROOM, in_frame
+from coterie.methods.local_training.whitening import ROOM, in_frame
 
 KINDS = ("table", "factory")
 _TABLE: dict[str, Any] = {

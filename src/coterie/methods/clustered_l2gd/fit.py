@@ -27,7 +27,7 @@ from coterie.methods.clustered_l2gd.nested_levels import Levels, own_levels
 from coterie.methods.clustered_l2gd.options import Options
 from coterie.methods.clustered_l2gd.strong_convexity import client_constants, mu_F
 from coterie.methods.given_strengths import given
-from coterie.methods.local_training.frame import in_standard_columns
+from coterie.methods.local_training.whitening import in_standard_columns
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, in_table, summarise
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.tree.client_work import reveal

@@ -1,6 +1,6 @@
 """Methods that train over rounds, on a table: from rows to coefficients, and how far the run came.
 
-The rows are a GLM in a :mod:`~coterie.methods.local_training.frame`, whose columns are the layers of a model. Where
+The rows are a GLM in a :mod:`~coterie.methods.local_training.whitening`, whose columns are the layers of a model. Where
 nothing else is asked for, steps take all rows, and are as long as the smoothness of clients' losses allows.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, require_all_replies, work
 from coterie.methods.groups.evaluation import held_loss
-from coterie.methods.local_training.frame import InFrame, well_scaled
 from coterie.methods.local_training.rounds import Smoothness
+from coterie.methods.local_training.whitening import InFrame, well_scaled
 from coterie.methods.method import Method
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import METHODS

@@ -11,7 +11,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods import local, pooled
-from coterie.methods.local_training.frame import in_standard_columns
+from coterie.methods.local_training.whitening import in_standard_columns
 from coterie.methods.networks.objective import NetworkObjective, Prior, derivatives
 from coterie.methods.networks.optimum import Optimum, lambda_max, optimum
 from coterie.methods.networks.options import HELD_OUT, Asked, Run
