@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.options import place
+from coterie.cli.declared_options import place
 from coterie.cli.outputs import check_folder
 from coterie.cli.terminal import complain, say, width
 from coterie.errors import CoterieError

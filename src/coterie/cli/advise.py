@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from coterie.cli import options as o
+from coterie.cli.declared_options import Force, TablePath, new_file
 from coterie.cli.fit import reading
-from coterie.cli.options import Force, TablePath, new_file
 from coterie.cli.outputs import check_table, write_table
 from coterie.cli.terminal import say, width
 from coterie.deployment.federation_toml import is_federation

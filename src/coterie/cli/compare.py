@@ -9,6 +9,7 @@ import typer
 
 from coterie.cli import nets, sites
 from coterie.cli import options as o
+from coterie.cli.declared_options import Force, new_file
 from coterie.cli.fit import OPTIONS as FIT
 from coterie.cli.fit import (
     TableOrConfig,
@@ -19,7 +20,6 @@ from coterie.cli.fit import (
     print_comparison,
     say_notes,
 )
-from coterie.cli.options import Force, new_file
 from coterie.cli.outputs import check_page, check_table, write_table
 from coterie.cli.terminal import say
 from coterie.deployment.federation_toml import LONGEST

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.options import Force, new_file
+from coterie.cli.declared_options import Force, new_file
 from coterie.cli.outputs import check_table, write_table
 from coterie.cli.terminal import Group, say, width
 from coterie.errors import CoterieError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli import sites as o
-from coterie.cli.options import takes
+from coterie.cli.declared_options import takes
 from coterie.cli.terminal import say, width
 from coterie.cli.terminal import status as waiting
 from coterie.errors import CoterieError, fitting

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.options import assignments, flag, optional, place, takes
+from coterie.cli.declared_options import assignments, flag, optional, place, takes
 from coterie.cli.outputs import check_folder
 from coterie.cli.sites import SiteFolder
 from coterie.cli.terminal import say, status

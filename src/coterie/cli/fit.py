@@ -14,7 +14,7 @@ import typer
 
 from coterie.cli import nets, sites
 from coterie.cli import options as o
-from coterie.cli.options import TABLES, Force, new_file, place
+from coterie.cli.declared_options import TABLES, Force, new_file, place
 from coterie.cli.outputs import check_folder, need_room, our_document, our_page
 from coterie.cli.terminal import say, status, width
 from coterie.deployment.federation_toml import LONGEST, is_federation

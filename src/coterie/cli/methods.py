@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from coterie.cli import options as o
-from coterie.cli.options import place
+from coterie.cli.declared_options import place
 from coterie.cli.terminal import say, width
 from coterie.errors import CoterieError, nearest
 from coterie.methods.method import Method

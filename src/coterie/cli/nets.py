@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.options import new_file
+from coterie.cli.declared_options import new_file
 from coterie.cli.outputs import OUTPUTS, check_folder, need_room, our_document, our_page
 from coterie.cli.terminal import say, width
 from coterie.errors import CoterieError

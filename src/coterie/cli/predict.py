@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli import options as o
+from coterie.cli.declared_options import Force, ModelPath, TablePath, load_model, new_file
 from coterie.cli.fit import what_was_read
-from coterie.cli.options import Force, ModelPath, TablePath, load_model, new_file
 from coterie.cli.outputs import check_table, wrote
 from coterie.cli.terminal import say, status
 from coterie.errors import CoterieError, listed, nearest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from coterie.cli.options import Force, ModelPath, load_model, new_file
+from coterie.cli.declared_options import Force, ModelPath, load_model, new_file
 from coterie.cli.outputs import check_page
 from coterie.cli.terminal import say
 

@@ -13,7 +13,7 @@ from typer import Argument, BadParameter
 from typer import Option as Flag
 
 from coterie.cli import options as o
-from coterie.cli.options import place
+from coterie.cli.declared_options import place
 from coterie.cli.outputs import OUTPUTS
 from coterie.cli.terminal import say
 from coterie.deployment.federation_toml import LONGEST
