@@ -17,7 +17,6 @@ pytest.importorskip("cryptography")
 from cryptography import x509
 
 from coterie.deployment import certificates
-from coterie.deployment.flower import keys
 from coterie.deployment.nvflare import workspaces
 from coterie.errors import CoterieError
 
@@ -44,11 +43,11 @@ def coordinator(server, ca, mutual):
 
 
 def made(folder, days=365.0):
-    keys.authority(folder, "x", 365.0)
+    certificates.authority(folder, "x", 365.0)
     monkeypatch = pytest.MonkeyPatch()
     for name, use in (("server", "SERVER_AUTH"), ("site", "CLIENT_AUTH")):
         monkeypatch.setattr(x509.oid.ExtendedKeyUsageOID, "SERVER_AUTH", getattr(x509.oid.ExtendedKeyUsageOID, use))
-        keys.certificate(folder, folder / name, "127.0.0.1", days)
+        certificates.certificate(folder, folder / name, "127.0.0.1", days)
         monkeypatch.undo()
     return folder
 

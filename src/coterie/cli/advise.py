@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli import options as o
+from coterie.cli import declared_options as o
 from coterie.cli.declared_options import Force, TablePath, new_file
 from coterie.cli.fit import reading
 from coterie.cli.outputs import check_table, write_table

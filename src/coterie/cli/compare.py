@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from coterie.cli import declared_options as o
 from coterie.cli import nets, sites
-from coterie.cli import options as o
 from coterie.cli.declared_options import Force, new_file
 from coterie.cli.fit import OPTIONS as FIT
 from coterie.cli.fit import (

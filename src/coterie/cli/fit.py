@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from coterie.cli import declared_options as o
 from coterie.cli import nets, sites
-from coterie.cli import options as o
 from coterie.cli.declared_options import TABLES, Force, new_file, place
 from coterie.cli.outputs import check_folder, need_room, our_document, our_page
 from coterie.cli.terminal import say, status, width

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from coterie.cli import options as o
+from coterie.cli import declared_options as o
 from coterie.cli.declared_options import place
 from coterie.cli.terminal import say, width
 from coterie.errors import CoterieError, nearest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli import options as o
+from coterie.cli import declared_options as o
 from coterie.cli.declared_options import Force, ModelPath, TablePath, load_model, new_file
 from coterie.cli.fit import what_was_read
 from coterie.cli.outputs import check_table, wrote

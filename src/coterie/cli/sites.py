@@ -12,7 +12,7 @@ import typer
 from typer import Argument, BadParameter
 from typer import Option as Flag
 
-from coterie.cli import options as o
+from coterie.cli import declared_options as o
 from coterie.cli.declared_options import place
 from coterie.cli.outputs import OUTPUTS
 from coterie.cli.terminal import say

@@ -17,8 +17,8 @@ import httpx
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from coterie.deployment import certificates
 from coterie.deployment.flower import gate as module
-from coterie.deployment.flower import keys
 from coterie.deployment.flower.gate import Gate, server
 
 KEY = ec.generate_private_key(ec.SECP384R1())
@@ -171,7 +171,7 @@ def test_calls_are_signed_as_flower_does(tmp_path):
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
-    keys.node_key(tmp_path / "a.key", tmp_path / "nodes" / "a.pub")
+    certificates.node_key(tmp_path / "a.key", tmp_path / "nodes" / "a.pub")
     key = serialization.load_ssh_private_key((tmp_path / "a.key").read_bytes(), None)
     headers = {
         FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public_key_to_bytes(key.public_key())),
@@ -187,8 +187,8 @@ def opened(folder, monkeypatch, behind):
     """A gate at a real port; (port, TLS context of a caller)."""
     monkeypatch.setattr(module, "PATIENCE", 2.0)
     monkeypatch.setattr(module, "WAITING", 100)
-    keys.authority(folder, "test", 1.0)
-    keys.certificate(folder, folder / "server", "127.0.0.1", 1.0)
+    certificates.authority(folder, "test", 1.0)
+    certificates.certificate(folder, folder / "server", "127.0.0.1", 1.0)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from coterie.deployment.flower import keys
+from coterie.deployment import certificates
 from coterie.deployment.flower import processes_and_runs as flower
 from coterie.deployment.flower.serve import environment, program
 from coterie.deployment.processes import free_port
@@ -62,12 +62,12 @@ def bare(here, name, *options):
 
 
 def other_ca(files):
-    keys.authority(files / "other", "other", 365.0)
+    certificates.authority(files / "other", "other", 365.0)
     shutil.copy(files / "other" / "ca.crt", files / "ca.crt")
 
 
 def other_key(files):
-    keys.node_key(files / "node.key", files / "node.pub")
+    certificates.node_key(files / "node.key", files / "node.pub")
 
 
 def test_strangers_are_refused_and_the_run_is_unharmed(tmp_path):
@@ -103,7 +103,7 @@ def test_nobody_can_give_orders_through_the_gate(tmp_path):
             f'[superlink]\ndefault = "x"\n[superlink.x]\naddress = "127.0.0.1:{here.config.port}"\n'
             f'root-certificates = "{ca}"\n'
         )
-        keys.node_key(tmp_path / "mine.key", tmp_path / "mine.pub")
+        certificates.node_key(tmp_path / "mine.key", tmp_path / "mine.pub")
         for order in (["supernode", "register", str(tmp_path / "mine.pub")], ["supernode", "list"], ["list"]):
             done = subprocess.run(
                 [program("flwr"), *order, "--format", "json"],
@@ -120,7 +120,7 @@ def test_nobody_can_give_orders_through_the_gate(tmp_path):
 def test_a_certificate_that_has_ended_is_refused_by_the_sites(tmp_path, monkeypatch):
     with deployed(tmp_path) as here:
         files = here.coordinator / "flower"
-        keys.certificate(tmp_path / "authority", files / "server", "127.0.0.1", days=-1.0)
+        certificates.certificate(tmp_path / "authority", files / "server", "127.0.0.1", days=-1.0)
         with pytest.raises(CoterieError, match="ended on"):
             flower.start_coordinator(here.coordinator)
         here.processes.append(flower.start_site(here.site("a")))

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from coterie.deployment.certificates import private
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.flower.keys import private
 from coterie.deployment.flower.serve import MARK
 from coterie.deployment.flower.transport import FlowerTransport, Receiver, client_app
 from coterie.deployment.processes import end_with_parent

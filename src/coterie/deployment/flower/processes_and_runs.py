@@ -20,7 +20,6 @@ from typing import Any
 from coterie.deployment import certificates, processes
 from coterie.deployment.coordinator.run_toml import digest
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.flower import keys
 from coterie.deployment.flower.serve import FILES, LOG, MARK, PID, READY, environment, flwr, nodes, program
 from coterie.errors import CoterieError
 
@@ -58,9 +57,9 @@ def init(folder: Path, config: Config, *, days: float = 365.0) -> None:
     key, EC P-384, whose public half the coordinator gets. Certificates hold for ``days``.
     """
     authority, files = folder / "authority", folder / "coordinator" / FILES
-    keys.authority(authority, config.name, days)
+    certificates.authority(authority, config.name, days)
     if not (files / "server.key").exists():
-        keys.certificate(authority, files / "server", config.host, days)
+        certificates.certificate(authority, files / "server", config.host, days)
     _write_once(files / "secret", secrets.token_bytes(32))
     _write_once(files / "app" / "pyproject.toml", _PROJECT.encode())
     for part in ("client", "server"):
@@ -72,7 +71,7 @@ def init(folder: Path, config: Config, *, days: float = 365.0) -> None:
         _write_once(own / "ca.crt", ca)
         _write_once(own / "secret", secrets.token_bytes(32))
         if not (own / "node.key").exists():
-            keys.node_key(own / "node.key", files / "nodes" / f"{name}.pub")
+            certificates.node_key(own / "node.key", files / "nodes" / f"{name}.pub")
 
 
 def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
@@ -148,7 +147,7 @@ def _begin(folder: Path, run_id: str, mark: Path) -> str:
     said = f"{run_id} {digest(folder, run_id)}".strip()
     job = str(flwr(folder, "run", str(folder / FILES / "app"), "--run-config", f'run="{said}"')["run-id"])
     if not mark.exists():
-        keys.private(mark, json.dumps({"job": job}).encode())
+        certificates.private(mark, json.dumps({"job": job}).encode())
     return job
 
 
@@ -182,7 +181,7 @@ def _start(kind: str, folder: Path) -> subprocess.Popen[bytes]:
     _end(folder)
     command = [sys.executable, "-m", "coterie.deployment.flower.serve", kind, str(folder)]
     process = processes.start(command, folder / FILES / "supervisor.txt", environment(folder))
-    keys.private(folder / FILES / PID, str(process.pid).encode())
+    certificates.private(folder / FILES / PID, str(process.pid).encode())
     return process
 
 
@@ -231,4 +230,4 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _write_once(path: Path, data: bytes) -> None:
     if not path.exists():
-        keys.private(path, data)
+        certificates.private(path, data)

@@ -24,8 +24,8 @@ from typing import Any
 from urllib.request import urlopen
 
 from coterie.deployment import toml_files
+from coterie.deployment.certificates import private
 from coterie.deployment.federation_toml import SITE, Config
-from coterie.deployment.flower.keys import private
 from coterie.deployment.processes import LOOPBACK, Child, await_ready, free_port, tend
 from coterie.errors import CoterieError
 

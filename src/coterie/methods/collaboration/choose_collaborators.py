@@ -12,21 +12,24 @@ magnitude are not, and what seems noise is others' bias: a likelihood ratio sees
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
+from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.client_similarity import ClientSimilarity, client_gradient, client_similarity
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.gradient_metric import Metric
 from coterie.methods.collaboration.optimum import optimum
+from coterie.methods.collaboration.options import Options
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.numerics.simplex_qp import mixture_weights
 from coterie.objectives.mean_loss import encode_loss
 
+MOST = 2_000_000  # pairs at most, where all clients are to collaborate with all
 LEAST = 1e-3  # weights omega below this are left out: they cost a message, and change nothing
 
 
@@ -43,6 +46,67 @@ class Choice:
     noise: Floats  # (n,) variance of the gradient of every client of the federation: ``s_k / n_k``
     # ``between``: the variance of true gradients between clients; ``noise``: its median within
     about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Who collaborates with whom, and how much it counts."""
+
+    pairs: Collaborators
+    alpha: Floats  # (M,) 0 for main clients without collaborators
+    noise: Floats  # (M,) variances of main clients' mean gradients
+    average: Floats  # (M,) and of what their collaborators say together
+    speedup: Floats  # (M,) predicted; NaN where it was not
+
+
+def weights(fed: Federation, metric: Metric, options: Options, corrected: bool) -> Weights:
+    """Choose, or take, collaborators and their weights; a CoterieError where there is one client only.
+
+    Bias correction takes the same collaborators, the most alike, and listens to the quiet ones more: its alpha and tau
+    are dictated by variances alone (section 5.2).
+    """
+    n = len(fed.clients)
+    if n < 2:
+        raise CoterieError("There are no collaborators: there is one client only, so fit it alone.")
+    main = np.arange(n) if options.main is None else np.asarray(options.main, dtype=np.int64)
+    asked = _asked(fed, main, options)
+    alike = options.within == "cluster"
+    choice = choose(fed, metric, main, asked, options.collaborators, same_cluster=alike, keep=asked is not None)
+    pairs, alpha, speedup = choice.pairs, choice.alpha, choice.speedup
+    if asked is not None:
+        pairs = asked
+    elif corrected:
+        pairs = replace(pairs, tau=theory.best_tau(choice.noise[pairs.pair_client], pairs.starts))
+    square = pairs.tau**2 * choice.noise[pairs.pair_client]
+    average = np.bincount(pairs.pair_main, square, minlength=len(main)).astype(np.float64)
+    noise, helped = choice.noise[main], np.diff(pairs.starts) > 0
+    if corrected:
+        alpha = theory.best_alpha(noise, average)
+    if not isinstance(options.alpha, str):
+        alpha, speedup = np.full(len(main), float(options.alpha)), np.full(len(main), np.nan)
+    return Weights(pairs, np.where(helped, alpha, 0.0), noise, average, speedup)
+
+
+def _asked(fed: Federation, main: Ints, options: Options) -> Collaborators | None:
+    """Collaborators whose weights are given; None where they are to be chosen."""
+    n = len(fed.clients)
+    if isinstance(options.tau, str) and options.tau == "auto":
+        return None
+    if isinstance(options.tau, str):
+        if len(main) * n > MOST:
+            raise CoterieError(f"Equal weights of all are {len(main) * n:,} pairs: let tau be chosen, or name them.")
+        places = fed.clients.clusters if options.within == "cluster" else np.zeros(n, dtype=np.int64)
+        pair_main, pair_client = np.nonzero(places[main][:, None] == places)
+        pair_main, pair_client = pair_main[pair_client != main[pair_main]], pair_client[pair_client != main[pair_main]]
+        return Collaborators(main, pair_main, pair_client, 1.0 / np.bincount(pair_main, minlength=len(main))[pair_main])
+    everybody = Collaborators.of_all(options.tau, options.normalise)
+    place = np.full(n, -1)
+    place[main] = np.arange(len(main))
+    kept = np.flatnonzero(place[everybody.pair_main] >= 0)
+    if not len(kept):
+        raise CoterieError("tau gives these main clients no collaborators: name one at least.")
+    kept = kept[np.argsort(place[everybody.pair_main[kept]], kind="stable")]
+    return Collaborators(main, place[everybody.pair_main[kept]], everybody.pair_client[kept], everybody.tau[kept])
 
 
 def choose(

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods import local
 from coterie.methods.aggregation.robust import AGGREGATORS
 from coterie.methods.collaboration import theory
-from coterie.methods.collaboration.choose_collaborators import choose
+from coterie.methods.collaboration.choose_collaborators import weights
 from coterie.methods.collaboration.collaborators import Collaborators, require_rows
 from coterie.methods.collaboration.gradient_metric import Metric, around_pooled
 from coterie.methods.collaboration.optimisers import OPTIMISERS
@@ -23,21 +22,8 @@ from coterie.methods.collaboration.theory import curvature
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, summarise
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
-from coterie.numerics.arrays import Floats, Ints, full, pack
+from coterie.numerics.arrays import Floats, full, pack
 from coterie.objectives.mean_loss import expand, sizes
-
-MOST = 2_000_000  # pairs at most, where all clients are to collaborate with all
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Who collaborates with whom, and how much it counts."""
-
-    pairs: Collaborators
-    alpha: Floats  # (M,) 0 for main clients without collaborators
-    noise: Floats  # (M,) variances of main clients' mean gradients
-    average: Floats  # (M,) and of what their collaborators say together
-    speedup: Floats  # (M,) predicted; NaN where it was not
 
 
 @dataclass(frozen=True)
@@ -47,56 +33,6 @@ class Plan:
     method: WeightedAveraging
     effective_alpha: Floats
     about: dict[str, Any]
-
-
-def weights(fed: Federation, metric: Metric, options: Options, corrected: bool) -> Weights:
-    """Choose, or take, collaborators and their weights; a CoterieError where there is one client only.
-
-    Bias correction takes the same collaborators, the most alike, and listens to the quiet ones more: its alpha and tau
-    are dictated by variances alone (section 5.2).
-    """
-    n = len(fed.clients)
-    if n < 2:
-        raise CoterieError("There are no collaborators: there is one client only, so fit it alone.")
-    main = np.arange(n) if options.main is None else np.asarray(options.main, dtype=np.int64)
-    asked = _asked(fed, main, options)
-    alike = options.within == "cluster"
-    choice = choose(fed, metric, main, asked, options.collaborators, same_cluster=alike, keep=asked is not None)
-    pairs, alpha, speedup = choice.pairs, choice.alpha, choice.speedup
-    if asked is not None:
-        pairs = asked
-    elif corrected:
-        pairs = replace(pairs, tau=theory.best_tau(choice.noise[pairs.pair_client], pairs.starts))
-    square = pairs.tau**2 * choice.noise[pairs.pair_client]
-    average = np.bincount(pairs.pair_main, square, minlength=len(main)).astype(np.float64)
-    noise, helped = choice.noise[main], np.diff(pairs.starts) > 0
-    if corrected:
-        alpha = theory.best_alpha(noise, average)
-    if not isinstance(options.alpha, str):
-        alpha, speedup = np.full(len(main), float(options.alpha)), np.full(len(main), np.nan)
-    return Weights(pairs, np.where(helped, alpha, 0.0), noise, average, speedup)
-
-
-def _asked(fed: Federation, main: Ints, options: Options) -> Collaborators | None:
-    """Collaborators whose weights are given; None where they are to be chosen."""
-    n = len(fed.clients)
-    if isinstance(options.tau, str) and options.tau == "auto":
-        return None
-    if isinstance(options.tau, str):
-        if len(main) * n > MOST:
-            raise CoterieError(f"Equal weights of all are {len(main) * n:,} pairs: let tau be chosen, or name them.")
-        places = fed.clients.clusters if options.within == "cluster" else np.zeros(n, dtype=np.int64)
-        pair_main, pair_client = np.nonzero(places[main][:, None] == places)
-        pair_main, pair_client = pair_main[pair_client != main[pair_main]], pair_client[pair_client != main[pair_main]]
-        return Collaborators(main, pair_main, pair_client, 1.0 / np.bincount(pair_main, minlength=len(main))[pair_main])
-    everybody = Collaborators.of_all(options.tau, options.normalise)
-    place = np.full(n, -1)
-    place[main] = np.arange(len(main))
-    kept = np.flatnonzero(place[everybody.pair_main] >= 0)
-    if not len(kept):
-        raise CoterieError("tau gives these main clients no collaborators: name one at least.")
-    kept = kept[np.argsort(place[everybody.pair_main[kept]], kind="stable")]
-    return Collaborators(main, place[everybody.pair_main[kept]], everybody.pair_client[kept], everybody.tau[kept])
 
 
 def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> Plan:

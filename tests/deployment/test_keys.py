@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
+from coterie.deployment import certificates
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.flower import keys
 from coterie.deployment.flower import processes_and_runs as flower
 from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
@@ -68,7 +68,7 @@ def test_another_authority_and_an_ended_certificate_are_refused(tmp_path):
     server = tmp_path / "one" / "coordinator" / "flower" / "server"
     with pytest.raises(ssl.SSLCertVerificationError, match="certificate verify failed"):
         handshake(server, tmp_path / "other" / "sites" / "a" / "flower" / "ca.crt", "127.0.0.1")
-    keys.certificate(tmp_path / "one" / "authority", server, "127.0.0.1", days=-1.0)
+    certificates.certificate(tmp_path / "one" / "authority", server, "127.0.0.1", days=-1.0)
     with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
         handshake(server, tmp_path / "one" / "authority" / "ca.crt", "127.0.0.1")
 
