@@ -13,7 +13,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
 from coterie.evidence.splits import Splits
 from coterie.methods.collaboration import options as collaboration
-from coterie.methods.collaboration.fit import weights
+from coterie.methods.collaboration.choose_collaborators import weights
 from coterie.methods.collaboration.gradient_metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.local_training.whitening import in_standard_columns

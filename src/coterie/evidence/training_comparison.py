@@ -24,10 +24,11 @@ from coterie.options import declared
 from coterie.runs.callbacks import callbacks
 from coterie.runs.config import ALL, AUTO, Config
 from coterie.runs.config_keys import Run
+from coterie.runs.config_model import layers
 from coterie.runs.loop import Callback
 from coterie.runs.scores import BALANCED, RARE, Rule
 from coterie.runs.training import FILE, Trained, need_able, train
-from coterie.runs.training_problem import TrainingProblem, layers, need_related
+from coterie.runs.training_problem import TrainingProblem, need_related
 
 Watch = Callable[[str], Sequence[Callback]]  # is told what begins, and gives the callbacks that watch it
 

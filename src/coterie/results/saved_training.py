@@ -16,7 +16,7 @@ from coterie.errors import CoterieError, fitting
 from coterie.evidence.training_comparison import TrainingComparison
 from coterie.methods.user_defined_method import Permitted, digest
 from coterie.results.saved_values import Form, Shelf, packed, plain, unpack, unpacked, unplain
-from coterie.runs import training_problem
+from coterie.runs import config_model
 from coterie.runs.config import Config
 from coterie.runs.config_keys import SECTIONS, section
 from coterie.runs.scores import Rule, Scores
@@ -108,7 +108,7 @@ def _run(entry: Mapping[str, Any], shelf: Shelf) -> Trained:
 
 def _own_model(path: str) -> str:
     """The path of a model that a caller may stand in for; a CoterieError where it is one of the package."""
-    if training_problem.own(path):
+    if config_model.own(path):
         return path
     raise CoterieError(f"These models are of the package's '{path}', which needs no model=: leave it out.")
 
@@ -116,5 +116,5 @@ def _own_model(path: str) -> str:
 def _digests(config: Config, method: str) -> dict[str, str]:
     """:func:`~coterie.methods.user_defined_method.digest` of the code of a user's own that a configuration names."""
     paths = {config.model[key] or "": what for key, what in _CODE.items()}
-    found = {path: digest(config.load(path, what)) for path, what in paths.items() if training_problem.own(path)}
+    found = {path: digest(config.load(path, what)) for path, what in paths.items() if config_model.own(path)}
     return found | ({method: digest(config.trainer(method).method_class)} if ":" in method else {})

@@ -30,9 +30,10 @@ from coterie.methods.registry import trained_method
 from coterie.objectives.mixed import kinds
 from coterie.options import need_names
 from coterie.results import saved_training
-from coterie.runs import training_problem as model
+from coterie.runs import config_model as model
 from coterie.runs.config import AUTO, Config, tables
 from coterie.runs.training import Trained
+from coterie.runs.training_problem import TrainingProblem
 
 _REMEDY = "They are damaged: train them again."
 _sound = fitting("The record of these trained models", _REMEDY)  # around what is made of one that may have been read
@@ -301,7 +302,7 @@ def train(config: Config, methods: Sequence[str] | None = None, watch: Watch = q
     return TrainingResult.of(found, found.best)
 
 
-def by_client(problem: model.TrainingProblem, run: Trained) -> pd.DataFrame:
+def by_client(problem: TrainingProblem, run: Trained) -> pd.DataFrame:
     """A row for each client: rows, scores on held-out rows, groups, the round in which it was left out."""
     data = problem.data
     frame: dict[str, Any] = {

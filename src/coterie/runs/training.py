@@ -23,9 +23,10 @@ from coterie.methods.method import Method
 from coterie.methods.registry import trained_method
 from coterie.runs.config import differences
 from coterie.runs.config_keys import section
+from coterie.runs.config_model import layers
 from coterie.runs.loop import Callback, Look, State, follow
 from coterie.runs.scores import Scores
-from coterie.runs.training_problem import TrainingProblem, layers
+from coterie.runs.training_problem import TrainingProblem
 from coterie.runs.user_defined_checks import CheckedMethod
 
 Point = dict[str, float]

@@ -1,15 +1,10 @@
-"""What methods are tried on: the rows of one seed and the model of a configuration as objectives, made once for all.
-
-The model is Softmax, one of the package's nets, or a user's own torch module.
-"""
+"""What methods are tried on: the rows of one seed and the model of a configuration as objectives, made once for all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from functools import cached_property, partial
-from importlib import import_module
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +14,18 @@ from coterie.data.partition import ClientRows
 from coterie.engines.local import local_engine
 from coterie.engines.privacy import Private
 from coterie.errors import CoterieError, listed, nearest
-from coterie.federation import Array
 from coterie.methods.method import EVERYTHING, Method
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.numerics.arrays import Ints
 from coterie.objectives.mean_loss import sizes
-from coterie.objectives.mixed import Mixed, kinds
-from coterie.objectives.parameters import has_finite_gradient, layer_sizes
+from coterie.objectives.mixed import Mixed
+from coterie.objectives.parameters import has_finite_gradient
 from coterie.objectives.row_kernels import owned_rows
-from coterie.objectives.softmax import Softmax
-from coterie.runs.config import Config, called
+from coterie.runs.config import Config
 from coterie.runs.config_data import Federated, federated
-from coterie.runs.config_keys import section
-from coterie.runs.in_memory import MARK
+from coterie.runs.config_model import objective_of, outcome_classes, with_head
 from coterie.runs.scores import Rule, Scores
 
-_PACKAGED = ("coterie.objectives.deep.losses", "coterie.objectives.deep.nets")
-"""Modules whose functions a configuration may also name by their import paths, as it would name its user's own."""
-NETS = ("mlp", "cnn", "unet", "nodule_detector")
-"""The package's own nets, in ``objectives/deep/nets.py``."""
-_MOST = 100_000_000
-"""Most numbers of a client's softmax model."""
-_ARGS = 100
-"""Most arguments of a saved model, and entries of one of them."""
-_SOFTMAX = ("path", "ridge", "greater_is_better")
-"""Keys of [model] that softmax heeds; the last says nothing without a score of one's own, whatever the model."""
-SCORED = ("cross_entropy", "bce")
-"""Losses whose outcomes are classes, so that there is an accuracy."""
 _GREATER = ("coterie.objectives.deep.losses:dice",)
 """The package's own scores, of which more is better."""
 _TAKEN = ("accuracy", "loss", "method", "bytes", "seconds", "diverged", "chosen")
@@ -189,159 +169,6 @@ class TrainingProblem:
         return Scores.of(self.held, theta, self.rule, found[rows], owner, self.main)
 
 
-def objective_of(
-    config: Config,
-    rows: ClientRows,
-    classes: int,
-    held: bool = False,
-    targets: bool = True,
-    labels: Sequence[str] | None = None,
-) -> Any:
-    """The clients' rows as an objective; without its ridge where they are held out.
-
-    Without ``targets`` it only predicts: what ``rows.y`` holds then means nothing. ``labels`` are what clients are
-    called where something is wrong: a model that cannot be imported, a missing torch, or what the objective refuses.
-    """
-    model = config.model
-    ridge = 0.0 if held else model["ridge"]
-    if model["path"] == "softmax":
-        if not classes:
-            raise CoterieError("The model softmax needs classes: whole numbers from 0 as y.")
-        if idle := [
-            key for key, default in section("model", {}).items() if key not in _SOFTMAX and model[key] != default
-        ]:
-            raise CoterieError(
-                f"The model softmax has no use for {listed(idle)} of [model], which a torch model has: take one, such "
-                "as mlp, or leave that out."
-            )
-        flat = np.asarray(rows.X, dtype=np.float64).reshape(len(rows.X), -1)
-        X = np.concatenate([np.ones((len(flat), 1)), flat], axis=1)
-        if X.shape[1] * classes > _MOST:
-            raise CoterieError(
-                f"The model softmax would have {X.shape[1] * classes:,} numbers, as y goes up to {classes - 1:,}: code "
-                "classes as 0, 1, ... without gaps."
-            )
-        made = Softmax.of(
-            np.nan_to_num(X, posinf=0.0, neginf=0.0), rows.y, rows.starts, rows.stops, classes, ridge=ridge
-        )
-        return replace(made, X=X)  # a client with rows that are not finite is left out and named when it trains
-    made = network(config)
-    deep, _ = _deep()
-    options = {key: model[key] for key in ("dtype", "device", "buffers", "clip", "momentum")} | {"ridge": ridge}
-    loss, score = model["loss"], model["score"]
-    options["loss"] = _found(config, loss, "The loss") if ":" in loss else loss
-    options["score"] = None if score is None else _found(config, score, "The score")
-    y = rows.y if targets else None
-    return deep.Deep.of(made, rows.X, y, rows.starts, rows.stops, labels=labels, **options)
-
-
-def with_head(config: Config, group: str) -> Config:
-    """The configuration of a group's own net."""
-    model = config.model
-    return replace(config, model=model | {"args": model["args"] | model["heads"].get(group, {}), "heads": {}})
-
-
-def network(config: Config) -> Any:
-    """The torch module that was given, or a function without arguments that makes it."""
-    path, args = config.model["path"], config.model["args"]
-    if ":" in path:
-        made = _found(config, path, "The model")
-        if path.startswith(MARK) and hasattr(made, "state_dict") and not isinstance(made, type):
-            if args:
-                raise CoterieError("The model is a module already, and takes no args: give what makes it.")
-            return made
-    elif path in NETS:
-        made = getattr(_deep()[1], path)
-    else:
-        hint = nearest(path, ("softmax", *NETS)) or f" There are softmax, {', '.join(NETS)}, and package.module:name."
-        raise CoterieError(f"There is no model called '{path}'.{hint}")
-    return partial(called, made, f"The model '{path}'", args)
-
-
-def own(path: str) -> bool:
-    """Whether a name is the import path of code that is not coterie's."""
-    return ":" in path and path.partition(":")[0] not in _PACKAGED
-
-
-def need_size(config: Config, d: int, softmax: int) -> None:
-    """Raise unless a saved model of the package has the d numbers that were read; nothing of its size is made for that.
-
-    ``softmax`` are those that a model of this name would have. The args of the configuration may be from anywhere.
-    """
-    path = config.model["path"]
-    if own(path):
-        return
-    size = softmax
-    if path != "softmax":
-        if not _small(config.model["args"], d):
-            raise CoterieError(f"The model '{path}' is not of the size of the numbers that were saved: train it again.")
-        make = network(config)
-        from coterie.objectives.deep import architecture
-
-        size = architecture.size(make)
-    if size != d:
-        raise CoterieError(f"The model '{path}' has {size:,} numbers, and {d:,} were saved: train it again.")
-
-
-def _small(args: Any, d: int) -> bool:
-    """Whether no size among the args of a model, nor their number, is beyond what d parameters can need."""
-    if isinstance(args, dict | list | tuple):
-        parts = list(args.values() if isinstance(args, dict) else args)
-        return len(parts) <= _ARGS and all(_small(part, d) for part in parts)
-    return args is None or isinstance(args, bool | str) or (isinstance(args, int) and abs(args) <= d)
-
-
-def _found(config: Config, path: str, what: str) -> Any:
-    """A function or class that a configuration names by its import path."""
-    module, _, name = path.partition(":")
-    if module not in _PACKAGED:
-        return config.load(path, what)
-    _deep()
-    made = vars(import_module(module)).get(name)
-    if getattr(made, "__module__", None) != module:
-        raise CoterieError(f"{what} '{path}': {module} has no '{name}'.")
-    return made
-
-
-def _deep() -> tuple[Any, Any]:
-    """The package of deep objectives and its nets, imported only here and only when a model needs them."""
-    try:
-        from coterie.objectives import deep
-        from coterie.objectives.deep import nets
-    except ModuleNotFoundError as e:
-        raise CoterieError("This model needs PyTorch: pip install 'coterie[torch]'.") from e
-    return deep, nets
-
-
-def layers(config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
-    """The layers that are "shared" and those that are "personal", as patterns; what one does not say, the other does.
-
-    A CoterieError for a pattern that matches nothing, and layers that are both or neither.
-    """
-    shared, personal = config.layout["shared"], config.layout["personal"]
-    known = list(dict.fromkeys(name for _, part in kinds(objective) for name in layer_sizes(part)))
-    if shared is None and personal is None:
-        return {}
-    for pattern in (*(shared or ()), *(personal or ())):
-        if not matching([pattern], known):
-            hint = nearest(pattern, known) or f" There are {listed(known, 12)}."
-            raise CoterieError(f"'{pattern}', as [layout] says, matches no layer of the model.{hint}")
-    one, other = (matching(patterns or [], known) for patterns in (shared, personal))
-    if both := [name for name in known if name in one and name in other]:
-        raise CoterieError(f"Layer '{both[0]}' is shared and personal: name it in one of both.")
-    kept = set(getattr(objective, "kept", ()))  # frozen layers and statistics stay at home, whatever is said of others
-    left = [name for name in known if name not in one and name not in other and name not in kept]
-    if left and shared is not None and personal is not None:
-        raise CoterieError(
-            f"[layout] says nothing of '{left[0]}': leave out shared or personal, which then has the rest."
-        )
-    rest = tuple(left)
-    return {
-        "shared": rest if shared is None else tuple(shared),
-        "personal": rest if personal is None else tuple(personal),
-    }
-
-
 def need_related(config: Config, names: Sequence[str]) -> None:
     """Refuse a network or a layout that none of some methods uses, and one whose personal layers nothing names."""
     methods, told = [trained_method(name, config.folder) for name in names], any(config.layout.values())
@@ -360,18 +187,3 @@ def need_related(config: Config, names: Sequence[str]) -> None:
                 f"The method {method.name} needs layers that are personal: say which in [layout], such as "
                 'personal = ["head*"].'
             )
-
-
-def matching(patterns: Sequence[str], known: Sequence[str]) -> set[str]:
-    """Names that some pattern matches."""
-    return {name for name in known for pattern in patterns if fnmatchcase(name, pattern)}
-
-
-def outcome_classes(config: Config, y: Array) -> Ints | None:
-    """Outcomes as classes from 0 (n, ...): those of every row, pixel or label; None where they are none."""
-    model = config.model
-    if model["score"] is not None or not (model["path"] == "softmax" or model["loss"] in SCORED):
-        return None
-    if model["path"] != "softmax" and model["loss"] == "bce":
-        return np.asarray(y > 0.5).astype(np.int64)
-    return np.asarray(np.maximum(np.nan_to_num(y), 0), dtype=np.int64)
