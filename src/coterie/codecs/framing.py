@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
-from coterie.numerics.arrays import Floats, Ints, kernel, reading
+from coterie.numerics.arrays import Ints, kernel, reading
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
@@ -199,36 +199,3 @@ def split_head(bodies: Ragged, n: int, name: str) -> tuple[Bytes, Ragged]:
     free = np.ones(len(bodies.values), dtype=bool)
     free[mine] = False
     return bodies.values[mine], Ragged(bodies.values[free], np.concatenate([[0], np.cumsum(lengths)]))
-
-
-HIGHEST = 15  # float16 rows are scaled to a largest number of 2^14 to 2^15: as far from its smallest numbers as it goes
-
-
-def to_float16(rows: Floats) -> Bytes:
-    """Numbers (m, n) in two bytes each, after two for the power of two, an int16, that a row was divided by."""
-    power = np.frexp(np.abs(rows).max(axis=1, initial=0.0))[1].astype("<i2")
-    halves = np.ldexp(rows, HIGHEST - power[:, None].astype(np.int64)).astype("<f2")
-    return np.hstack([power[:, None].view(np.uint8), halves.view(np.uint8)])
-
-
-def from_float16(table: Bytes) -> Floats:
-    """The numbers (m, n) of :func:`to_float16`."""
-    power = np.ascontiguousarray(table[:, :2]).view("<i2").astype(np.int64)
-    return np.ldexp(np.ascontiguousarray(table[:, 2:]).view("<f2").astype(np.float64), power - HIGHEST)
-
-
-def to_bfloat16(x: Floats, up: bool = False) -> Bytes:
-    """Numbers (m, n) in two bytes each (the upper half of float32), rounded to nearest, or away from zero."""
-    with np.errstate(over="ignore"):
-        single = x.astype("<f4")
-    bits = single.view(np.uint32).astype(np.uint64)
-    if up:
-        bits += np.where(np.abs(single.astype(np.float64)) < np.abs(x), np.uint64(1), np.uint64(0))
-    bits = (bits + np.uint64(0xFFFF if up else 0x8000)) >> np.uint64(16)
-    return bits.astype("<u2").view(np.uint8).reshape(len(x), 2 * x.shape[1])
-
-
-def from_bfloat16(table: Bytes) -> Floats:
-    """The numbers (m, n) of :func:`to_bfloat16`."""
-    words = np.ascontiguousarray(table).view("<u2").astype(np.uint32) << np.uint32(16)
-    return words.view(np.float32).astype(np.float64)

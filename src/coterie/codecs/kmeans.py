@@ -12,7 +12,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from coterie.codecs.base import Codec
-from coterie.codecs.framing import from_bfloat16, split_head, to_bfloat16, with_head
+from coterie.codecs.framing import split_head, with_head
+from coterie.codecs.quantisation import from_bfloat16, to_bfloat16
 from coterie.codecs.range_coder import decode_labels, encode_labels
 from coterie.federation import Ragged
 from coterie.numerics.arrays import Floats, Ints, kernel

@@ -16,12 +16,45 @@ import numpy.typing as npt
 
 from coterie.codecs import framing
 from coterie.codecs.base import Codec
+from coterie.codecs.framing import Bytes
 from coterie.codecs.range_coder import ANY, UNIFORM, decode_labels, encode_labels
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.arrays import Floats, kernel
 from coterie.numerics.keyed_random import U64, fraction
 from coterie.options import Option
+
+HIGHEST = 15  # float16 rows are scaled to a largest number of 2^14 to 2^15: as far from its smallest numbers as it goes
+
+
+def to_float16(rows: Floats) -> Bytes:
+    """Numbers (m, n) in two bytes each, after two for the power of two, an int16, that a row was divided by."""
+    power = np.frexp(np.abs(rows).max(axis=1, initial=0.0))[1].astype("<i2")
+    halves = np.ldexp(rows, HIGHEST - power[:, None].astype(np.int64)).astype("<f2")
+    return np.hstack([power[:, None].view(np.uint8), halves.view(np.uint8)])
+
+
+def from_float16(table: Bytes) -> Floats:
+    """The numbers (m, n) of :func:`to_float16`."""
+    power = np.ascontiguousarray(table[:, :2]).view("<i2").astype(np.int64)
+    return np.ldexp(np.ascontiguousarray(table[:, 2:]).view("<f2").astype(np.float64), power - HIGHEST)
+
+
+def to_bfloat16(x: Floats, up: bool = False) -> Bytes:
+    """Numbers (m, n) in two bytes each (the upper half of float32), rounded to nearest, or away from zero."""
+    with np.errstate(over="ignore"):
+        single = x.astype("<f4")
+    bits = single.view(np.uint32).astype(np.uint64)
+    if up:
+        bits += np.where(np.abs(single.astype(np.float64)) < np.abs(x), np.uint64(1), np.uint64(0))
+    bits = (bits + np.uint64(0xFFFF if up else 0x8000)) >> np.uint64(16)
+    return bits.astype("<u2").view(np.uint8).reshape(len(x), 2 * x.shape[1])
+
+
+def from_bfloat16(table: Bytes) -> Floats:
+    """The numbers (m, n) of :func:`to_bfloat16`."""
+    words = np.ascontiguousarray(table).view("<u2").astype(np.uint32) << np.uint32(16)
+    return words.view(np.float32).astype(np.float64)
 
 
 class _Floats(Codec):
@@ -67,10 +100,10 @@ class Float16(Codec):
     zstandard: ClassVar[bool] = True
 
     def _pack(self, rows: Floats, draws: U64) -> Ragged:
-        return framing.write_table(framing.to_float16(rows))
+        return framing.write_table(to_float16(rows))
 
     def _unpack(self, bodies: Ragged, d: int) -> Floats:
-        return framing.from_float16(framing.read_table(bodies, 2 + 2 * d, self.name))
+        return from_float16(framing.read_table(bodies, 2 + 2 * d, self.name))
 
 
 @dataclass(frozen=True)
@@ -110,8 +143,8 @@ class QSGD(Codec):
     def _pack(self, rows: Floats, draws: U64) -> Ragged:
         """The norm is rounded up, so that no level lies above the highest."""
         top = np.abs(rows).max(axis=1) if self.norm == "max" else np.linalg.norm(rows, axis=1)
-        scale = framing.to_bfloat16(top[:, None], up=True)
-        labels = _round(rows, framing.from_bfloat16(scale)[:, 0], draws, self.levels)
+        scale = to_bfloat16(top[:, None], up=True)
+        labels = _round(rows, from_bfloat16(scale)[:, 0], draws, self.levels)
         return framing.with_head(scale, encode_labels(labels, *self._alphabet()))
 
     def _unpack(self, bodies: Ragged, d: int) -> Floats:
@@ -119,7 +152,7 @@ class QSGD(Codec):
         labels = decode_labels(codes, d, self._alphabet()[0])
         if labels.size and labels.max() > 2 * self.levels:
             raise framing.unreadable(self.name, int(np.argmax(labels.max(axis=1) > 2 * self.levels)))
-        return framing.from_bfloat16(scale) * ((labels.astype(np.float64) - self.levels) / self.levels)
+        return from_bfloat16(scale) * ((labels.astype(np.float64) - self.levels) / self.levels)
 
 
 @kernel
@@ -143,9 +176,9 @@ class SignScale(Codec):
     identity: ClassVar[int] = 4
 
     def _pack(self, rows: Floats, draws: U64) -> Ragged:
-        scale = framing.to_bfloat16(np.abs(rows).mean(axis=1, keepdims=True))
+        scale = to_bfloat16(np.abs(rows).mean(axis=1, keepdims=True))
         return framing.with_head(scale, encode_labels((rows >= 0.0).view(np.uint8), 2))
 
     def _unpack(self, bodies: Ragged, d: int) -> Floats:
         scale, codes = framing.split_head(bodies, 2, self.name)
-        return framing.from_bfloat16(scale) * (2.0 * decode_labels(codes, d, 2) - 1.0)
+        return from_bfloat16(scale) * (2.0 * decode_labels(codes, d, 2) - 1.0)

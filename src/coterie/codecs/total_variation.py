@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.codecs.base import Codec
-from coterie.codecs.framing import SHORT, from_bfloat16, split_head, to_bfloat16, unreadable, with_head
+from coterie.codecs.framing import SHORT, split_head, unreadable, with_head
 from coterie.codecs.kmeans import cluster_ends
+from coterie.codecs.quantisation import from_bfloat16, to_bfloat16
 from coterie.codecs.range_coder import decode_labels, encode_labels
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
