@@ -14,6 +14,7 @@ import pandas as pd
 
 from coterie.data.clients import Clients, mean_weight
 from coterie.data.columns import at_rows
+from coterie.data.formula import check_syntax
 from coterie.data.prepare_table import prepare
 from coterie.data.sort_keys import sort_keys
 from coterie.data.table import Table, as_name, as_names
@@ -301,9 +302,15 @@ def prepared(rows: Any, **options: Any) -> Fitting:
     return _fitting(rows, bound.arguments)
 
 
-def _fitting(df: Any, arguments: dict[str, Any]) -> Fitting:
-    """A fit of a table, once its rows are read and its options are checked."""
-    start = perf_counter()
+def check_call(formula: str, methods: Sequence[str] | None, **options: Any) -> None:
+    """A CoterieError for what :func:`fit`, or :func:`compare`, refuses of a table that it need not read for it."""
+    bound = inspect.signature(fit).bind(None, formula, **options)
+    bound.apply_defaults()
+    _options(bound.arguments | {"methods": tuple(methods or ())})
+
+
+def _options(arguments: dict[str, Any]) -> Options:
+    """What is asked for of a table, checked before it is read; in ``arguments`` names and rounds are put in order."""
     if arguments["client"] is None:
         raise CoterieError("A formula needs client: name the column that says whose row it is.")
     for name in ("splits", "seed"):
@@ -311,16 +318,24 @@ def _fitting(df: Any, arguments: dict[str, Any]) -> Fitting:
             arguments[name] = declared(Options)[name].default
     with in_words_of_a_call():
         engine = engine_of(arguments["engine"])
-    formula, names = arguments["model"], ("offset", "weights", "order_by", "split_by")
-    client, cluster = as_name("client", arguments["client"]), as_names("cluster", arguments["cluster"])
-    table = Table.of(_read(df, arguments) if isinstance(df, (str, Path)) else df)
-    offset, weights, order_by, split_by = (arguments[name] for name in names)
-    missing = arguments["missing"]
     arguments |= {"rounds": over_rounds(arguments), "shared": as_names("shared", arguments["shared"])}
-    for name in names[2:]:
+    arguments |= {
+        "client": as_name("client", arguments["client"]),
+        "cluster": as_names("cluster", arguments["cluster"]),
+    }
+    for name in ("order_by", "split_by"):
         as_names(name, arguments[name])
+    check_syntax(arguments["model"])
     asked = {name: arguments[name] for name in declared(Options)}
-    options = Options(**asked, methods=arguments.get("methods", ()), engine=engine)
+    return Options(**asked, methods=arguments.get("methods", ()), engine=engine)
+
+
+def _fitting(df: Any, arguments: dict[str, Any]) -> Fitting:
+    """A fit of a table, once its rows are read and its options are checked."""
+    start, options = perf_counter(), _options(arguments)
+    names = ("model", "client", "cluster", "offset", "weights", "order_by", "split_by", "missing")
+    formula, client, cluster, offset, weights, order_by, split_by, missing = (arguments[name] for name in names)
+    table = Table.of(_read(df, arguments) if isinstance(df, (str, Path)) else df)
     clients, design = prepare(table, formula, client, cluster, options.family, offset, weights, missing)
     order, groups = _column(table, order_by, "order_by", clients), _column(table, split_by, "split_by", clients)
     if order is not None and options.splits:

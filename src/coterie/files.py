@@ -54,6 +54,17 @@ def content(path: Path) -> bytes:
         return file.read()
 
 
+def need_writable(path: Path, folder: Path) -> None:
+    """A CoterieError where no file can be made in a folder for ``path``: permissions may say otherwise, as of /proc."""
+    probe = folder / f".{os.urandom(4).hex()}{_PART}"
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        probe.unlink()
+    except OSError as e:
+        why = "permission denied" if isinstance(e, PermissionError) else "no file can be made"
+        raise CoterieError(f"'{path}' cannot be written: {why} in '{folder}'. Name another place.") from e
+
+
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o666, durable: bool = True) -> Iterator[Path]:
     """An empty file beside ``path``, for others to write, which takes its name at the end; as :func:`write`."""

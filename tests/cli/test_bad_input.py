@@ -1,6 +1,7 @@
 """The issue's list of bad input, row by row through the command: one sentence, exit code 2, nothing written."""
 
 import gzip
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -218,6 +219,7 @@ OUTS = [
     ("compare", "a.txt", "none of the extensions .csv"),
     ("compare", "folder.csv", "'folder.csv' is a folder; name a file"),
     ("compare", "locked/a.csv", "permission denied in 'locked'"),
+    *[(command, "/proc/a.csv", "in '/proc'") for command in ("fit", "compare", "advise") if Path("/proc").is_dir()],
 ]
 
 
@@ -227,13 +229,51 @@ def test_a_place_that_cannot_be_written_is_found_before_any_work(folder, command
     Path("file").write_text("mine")
     Path("locked").mkdir()
     Path("folder.csv").mkdir()
-    access = "coterie.cli.outputs.os.access"
-    monkeypatch.setattr(access, lambda path, mode: Path(path).name != "locked")  # also where root runs the tests
+    opened = os.open
+
+    def locked(path, *how):  # also where root runs the tests
+        if Path(path).parent.name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *how)
+
+    monkeypatch.setattr("coterie.files.os.open", locked)
     monkeypatch.setattr("coterie.data.table_files.read_table", lambda *_: pytest.fail("the table was read"))
     ran = coterie(command, "table.csv", "--formula", "score ~ hours", "--client", "school", "--out", out)
     assert fragment in ran.message
     assert files(folder) == {"table.csv", "file", "locked", "folder.csv"}
     assert Path("file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("fit --formula score --client school", "needs one outcome and one '~'"),
+        ("fit --formula score~hours --client school --method ditto --rounds eta=-1", "eta must be a number above 0"),
+        ("compare --formula score~hours --client school --methods ditto --rounds mu=1", "mu"),
+        ("fit --formula score~hours --client school --order-by hours --splits 0", "order_by changes nothing"),
+        ("advise --formula score~hours --client school --within cluster", "need clusters"),
+        ("advise --formula score --client school", "needs one outcome and one '~'"),
+        ("advise --formula score~hours --client school --splits 0 --test-fraction .5", "test_fraction changes nothing"),
+    ],
+)
+def test_what_needs_no_rows_is_refused_before_they_are_read(folder, line, said, monkeypatch):
+    table().to_csv("table.csv", index=False)
+    monkeypatch.setattr("coterie.data.table_files.read_table", lambda *_: pytest.fail("the table was read"))
+    command, *options = line.split()
+    assert said in coterie(command, "table.csv", *options).message
+
+
+@pytest.mark.parametrize("command", ["fit", "compare", "advise"])
+def test_a_client_that_is_not_there_is_said_before_anything_is_fitted(folder, command, monkeypatch):
+    table().to_csv("table.csv", index=False)
+    monkeypatch.setattr("coterie.methods.pooled.fit", lambda *_: pytest.fail("a model was fitted"))
+    asked = {
+        "fit": ["--method", "weighted-averaging", "--rounds", "main=zzz"],
+        "compare": ["--methods", "local,weighted-averaging", "--rounds", "main=zzz"],
+        "advise": ["--for", "zzz"],
+    }[command]
+    ran = coterie(command, "table.csv", "--formula", "score ~ hours", "--client", "school", *asked)
+    assert "school" in ran.message and "'zzz'" in ran.message
 
 
 @pytest.mark.parametrize("command", ["fit", "data"])
@@ -293,7 +333,7 @@ def test_an_error_nobody_foresaw_asks_for_a_report(folder, monkeypatch):
     def broken(*_arguments, **_options):
         raise RuntimeError("odd")
 
-    monkeypatch.setattr("coterie.api.fit", broken)
+    monkeypatch.setattr("coterie.api._fitting", broken)
     ran = fit("table.csv")
     assert ran.code == 1
     assert "met an error it does not know (RuntimeError: odd)" in ran.err

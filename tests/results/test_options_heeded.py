@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import cache
 
 import numpy as np
@@ -13,6 +14,7 @@ from coterie.errors import CoterieError
 from coterie.methods.registry import FITTED
 from coterie.options import declared
 from coterie.results.fit_options import Columns, Options
+from coterie.results.fit_result import FitResult
 from tests.messages import names
 
 K, N = 12, 12
@@ -33,9 +35,24 @@ GIVEN = {
     "network": {"network": {"edges": EDGES, "lam": 0.02}},
     "offset": {"offset": "o"},
     "weights": {"weights": "w"},
+    "shared": {"shared": ["x"]},
 }
+ADVICE = {
+    "cluster": {"cluster": "g"},
+    "within": {"cluster": "g", "within": "cluster"},
+    "family": {"family": "poisson"},
+    "collaborators": {"collaborators": 2},
+    "prior": {"prior": 3.0},
+    "splits": {"splits": 3},
+    "test_fraction": {"test_fraction": 0.5},
+    "seed": {"seed": 1},
+    "offset": {"offset": "o"},
+    "weights": {"weights": "w"},
+    "missing": {"missing": "drop"},
+}
+PREDICTION = {"interval": {"interval": 0.8}, "type": {"type": "link"}, "missing": {"missing": "empty"}}
 FREE = {"formula", "client", "method", "splits", "strengths", "order", "groups", "methods", "each"}
-FREE |= {"cluster", "missing", "shared", "seed"}  # of what some methods rightly see nothing, whatever the rows
+FREE |= {"cluster", "missing", "seed"}  # of what some methods rightly see nothing, whatever the rows
 NEEDED = {"given-strengths": {"gamma": 0.7}, "similarity-network": {"network": {"edges": EDGES[1:], "lam": 0.01}}}
 QUICK = ["local", "pooled", "own-intercept", "clusterwise", "hierarchical", "given-strengths", "james-stein", "fedavg"]
 
@@ -55,7 +72,8 @@ def rows():
 @cache
 def fitted(method, option, splits):
     given = NEEDED.get(method, {}) | (GIVEN[option] if option else {}) | {"splits": splits, "cluster": "g"}
-    given |= {"shared": ["x"]} if FITTED[method].relation == "layers" else {}
+    if FITTED[method].relation == "layers":
+        given |= {"shared": ["(Intercept)"] if option == "shared" else ["x"]}
     try:
         found = coterie.fit(rows(), "y ~ x", "c", method=method, **given)
     except CoterieError:
@@ -100,3 +118,53 @@ def test_what_changes_nothing_is_refused_with_the_remedy(given, said):
 def test_what_the_method_does_not_take_is_noted():
     assert [note for note in fitted("pooled", "covariance", 0)[2] if "covariance changes nothing" in note]
     assert [note for note in fitted("pooled", "lam", 0)[2] if "gamma changes nothing" in note]
+
+
+@pytest.mark.parametrize("method", ["local", "pooled", "own-intercept", "clusterwise", "fedavg"])
+def test_shared_columns_of_a_method_that_divides_none_are_noted(method):
+    assert [note for note in fitted(method, "shared", 0)[2] if "shared changes nothing" in note]
+
+
+@cache
+def advised(**given):
+    found = coterie.advise(rows(), "y ~ x", "c", **{"splits": 2} | given)
+    return found.clients, found.weights, found.sentences
+
+
+def test_every_option_of_advice_and_of_prediction_is_tried():
+    assert {"df", "formula", "client", *ADVICE} == {*inspect.signature(coterie.advise).parameters}
+    assert {"self", "df", *PREDICTION} == {*inspect.signature(FitResult.predict).parameters}
+
+
+@pytest.mark.parametrize("option", ADVICE)
+@pytest.mark.parametrize("splits", [0, 2])
+def test_an_option_of_advice_changes_something_or_is_refused(option, splits):
+    """Without splits their seed says nothing, and rows that are complete lack nothing."""
+    given = {"splits": splits} | ADVICE[option]
+    if option == "missing" or (option == "seed" and not splits):
+        return
+    try:
+        found = advised(**given)
+    except CoterieError as e:
+        assert option == "test_fraction" and not splits and "changes nothing" in str(e)
+        return
+    plain = advised(splits=splits) if option != "within" else advised(splits=splits, cluster="g")
+    assert not all(a.equals(b) for a, b in zip(plain[:2], found[:2], strict=True)) or plain[2] != found[2]
+
+
+@pytest.mark.parametrize("method", [m for m in QUICK if m != "clusterwise"])
+@pytest.mark.parametrize("family", ["gaussian", "poisson"])
+@pytest.mark.parametrize("option", PREDICTION)
+def test_an_option_of_a_prediction_changes_something_or_is_noted(method, family, option):
+    result = coterie.fit(rows(), "y ~ x", "c", method=method, family=family, splits=0, **NEEDED.get(method, {}))
+    odd = rows().head(9).assign(x=[np.nan, *range(8)]) if option == "missing" else rows().head(9)
+    try:
+        plain = result.predict(odd)
+    except CoterieError:
+        plain = None
+    found = result.predict(odd, **PREDICTION[option])
+    same = plain is not None and plain.equals(found[plain.columns]) and plain.shape == found.shape
+    if option == "type" and family == "gaussian":
+        assert same  # the link is the identity
+    else:
+        assert not same or {*found.attrs["notes"]} - {*plain.attrs["notes"]}

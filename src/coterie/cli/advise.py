@@ -64,9 +64,15 @@ def advise(
     options = {name: context.params[name] for name in OPTIONS}
     options["cluster"] = tuple(options["cluster"] or ())
     options |= o.assignments("--prior", [f"prior={options['prior']}"])
-    with reading(context.params, "Choosing collaborators ...") as df:
-        from coterie.results.advice import advise as advise_frame
+    from coterie.data.labels import encode
+    from coterie.results.advice import advise as advise_frame
+    from coterie.results.advice import check_call, client_position
 
+    columns = ("client", "offset", "weights")
+    check_call(**{name: value for name, value in options.items() if name not in columns})
+    with reading(context.params, "Choosing collaborators ...") as df:
+        if main is not None and (name := options["client"]) in df:
+            client_position(encode(df[name]).labels, name, main)
         advice = advise_frame(df, **options)
     from coterie.report.tables import advice_table, collaborators_table, render_text
 

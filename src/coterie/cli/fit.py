@@ -142,6 +142,10 @@ def fit_rows(context: typer.Context, kind: str, methods: list[str] | None) -> Fi
         with status("Comparing the methods ..."):
             return _fitted(str(context.params["table"]), methods=methods)
     options = o.arguments(context.params)
+    with status("Checking what is asked for ..."):
+        from coterie.api import check_call
+
+        check_call(methods=methods, **options)
     with reading(context.params, "Comparing the methods ...") as df:
         return _fitted(df, options.pop("formula"), methods=methods, **options)
 

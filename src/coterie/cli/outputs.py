@@ -42,6 +42,7 @@ def check_page(out: Path, inputs: Iterable[Path], force: bool) -> None:
         raise CoterieError(f"'{out.name}' does not end in .html; the report is a page for a browser.")
     if not (above := out.absolute().parent).is_dir():
         raise CoterieError(f"'{out}' cannot be written: there is no folder '{above}'.")
+    files.need_writable(out, above)
     need_room(out, inputs, force, our_page)
 
 
@@ -54,8 +55,7 @@ def check_folder(out: Path, option: str = "--out") -> None:
         above = above.parent
     if not above.is_dir():
         raise CoterieError(f"'{out}' cannot be made, because '{above}' is a file.")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise CoterieError(f"'{out}' cannot be written: permission denied in '{above}'.")
+    files.need_writable(out, above)
 
 
 def need_room(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -67,6 +67,8 @@ def predict(
     result = load_model(model)
     if not isinstance(result, FitResult):
         raise CoterieError(f"'{model}' has nets, which answer arrays: in Python, coterie.load(...).predict(X, client).")
+    if client is not None:
+        need_client(result.model, client)
     with status("Reading the table ..."):
         from coterie.data.table_files import write_table
 
@@ -122,9 +124,6 @@ def sentences(answers: pd.DataFrame) -> Iterator[str]:
 
 def of_client(df: pd.DataFrame, model: Model, client: str | None) -> pd.DataFrame:
     """The table with a column that says whose rows they are, where it has none and one client was named."""
-    import numpy as np
-
-    from coterie.data.labels import label_text, resembling
     from coterie.data.table import meant
 
     name = model.client_name
@@ -137,12 +136,21 @@ def of_client(df: pd.DataFrame, model: Model, client: str | None) -> pd.DataFram
         return df
     if name in df.columns:
         raise CoterieError(f"The table says in '{name}' whose rows they are: leave --client out.")
+    return df.assign(**{name: need_client(model, client)})
+
+
+def need_client(model: Model, client: str) -> Any:
+    """The label of a client that is named; a CoterieError for one that the model has not."""
+    import numpy as np
+
+    from coterie.data.labels import label_text, resembling
+
     known = {label_text(label): label for label in model.labels}
     if label_text(client) not in known:
         pairs = resembling(np.array([client], dtype=object), np.array(list(known), dtype=object))
         hint = f" Did you mean {pairs[0][1]!r}?" if pairs else nearest(client, known) or f" There are {listed(known)}."
         raise CoterieError(f"The model has no client '{client}'.{hint}")
-    return df.assign(**{name: known[label_text(client)]})
+    return known[label_text(client)]
 
 
 def beside(df: pd.DataFrame, columns: list[str], answers: pd.DataFrame) -> pd.DataFrame:

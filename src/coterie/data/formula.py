@@ -75,9 +75,7 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
     leaves out besides the left side's. A CoterieError for wrong syntax, a missing outcome, a column that is not in the
     table, and a function that is not allowed.
     """
-    if not isinstance(formula, str):
-        raise CoterieError(f"formula must be text such as 'score ~ hours + age', not {formula!r:.60}.")
-    _need_length(len(formula), formula)
+    check_syntax(formula)
     known = None if names is None else [str(n) for n in names]
     _need_backticks(formula, known or ())
     left, right = _sides(formula)
@@ -111,6 +109,15 @@ def parse(formula: str, names: Iterable[object] | None = None, exclude: Iterable
                 hint = f" Write {truth}." if truth else meant(column, known)
                 raise CoterieError(f"The formula uses '{column}', which is not a column.{hint}")
     return parsed
+
+
+def check_syntax(formula: str) -> None:
+    """A CoterieError for a formula without two sides, which no table's columns can mend."""
+    if not isinstance(formula, str):
+        raise CoterieError(f"formula must be text such as 'score ~ hours + age', not {formula!r:.60}.")
+    _need_length(len(formula), formula)
+    if "~" not in formula:
+        _sides(formula)
 
 
 def _unquoted(side: str) -> str:

@@ -274,8 +274,7 @@ def check_writable(path: str | os.PathLike[str]) -> str:
         raise CoterieError(f"'{file}' is a folder; name a file.")
     if not file.parent.is_dir():
         raise CoterieError(f"There is no folder '{file.parent}' to write '{file.name}' to: make it first.")
-    if not os.access(file.parent, os.W_OK | os.X_OK):
-        raise CoterieError(f"'{file}' cannot be written: permission denied in '{file.parent}'.")
+    files.need_writable(file, file.parent)
     return suffix
 
 

@@ -77,14 +77,10 @@ def select(clients: Clients, problem: GroupedProblem, grid: dict[str, list[Any]]
     return search(clients, problem, grid, splits.inner(splits.count)).chosen
 
 
-def resolved(
-    clients: Clients, problem: GroupedProblem, rounds: Mapping[str, Any], corrected: bool, splits: Splits
-) -> dict[str, Any]:
-    """The options of a method of main clients as a user gives them, with positions for labels and numbers for words.
+def positioned(clients: Clients, rounds: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a method of main clients as a user gives them, with positions for labels.
 
-    Splits of these clients' own rows answer "held-out": for ``corrected`` methods, which are bias correction, it is
-    asked of ``keep``, else of ``alpha``. A CoterieError for labels that are not there, weights that cannot be, and
-    where there are no collaborators or no splits.
+    A CoterieError for labels that are not there, weights that cannot be, and where there are no collaborators.
     """
     if len(clients) < 2:
         raise CoterieError("There are no collaborators: the table has one client only, so fit it by method 'local'.")
@@ -98,6 +94,18 @@ def resolved(
         out["tau"] = weight_matrix(clients, out["tau"])
     if named:
         out.setdefault("main", np.flatnonzero(np.diff(out["tau"].indptr) > 0))
+    return out
+
+
+def resolved(
+    clients: Clients, problem: GroupedProblem, rounds: Mapping[str, Any], corrected: bool, splits: Splits
+) -> dict[str, Any]:
+    """The same, with numbers for words.
+
+    Splits of these clients' own rows answer "held-out": for ``corrected`` methods, which are bias correction, it is
+    asked of ``keep``, else of ``alpha``. A CoterieError where there are no splits.
+    """
+    out = positioned(clients, rounds)
     name = "keep" if corrected else "alpha"
     if corrected and isinstance(out.get("alpha"), str) and out["alpha"] == collaboration.HELD_OUT:
         raise CoterieError("Held-out rows choose alpha for weighted-averaging; with bias-correction they choose keep.")

@@ -104,6 +104,12 @@ class Method:
         return self.fit_with.get("corrected")
 
     @property
+    def divides(self) -> bool:
+        """Whether it tells columns that clients share from those of their own; to others ``shared`` says nothing."""
+        divides = self.learns or self.takes == STRENGTHS or bool(self.layout)
+        return divides and not (self.whole or self.all_own)
+
+    @property
     def length(self) -> str:
         """Which of the options over rounds says how many of them, or steps, there are."""
         return "rounds" if self.fits == TRAINED_ON_ROWS else "steps"

@@ -12,9 +12,10 @@ import pandas as pd
 
 from coterie import files
 from coterie.data.clients import Clients
+from coterie.data.formula import check_syntax
 from coterie.data.identifiability import collinear
 from coterie.data.labels import find_labels, resembling
-from coterie.data.prepare_table import prepare
+from coterie.data.prepare_table import check_choices, prepare
 from coterie.data.table import as_names, to_pandas
 from coterie.data.table_files import read_table
 from coterie.engines.inprocess import InProcess
@@ -86,13 +87,20 @@ class Advice:
     def of(self, client: Any) -> pd.DataFrame:
         """The collaborators of one client: ``collaborator``, ``tau``, ``weight``; a CoterieError for an unknown one."""
         labels = self.clients.index
-        at = find_labels(labels.to_numpy(), np.array([client], dtype=object))[0]
-        if at < 0:
-            pairs = resembling(np.array([client], dtype=object), labels.to_numpy())
-            hint = f" Did you mean {pairs[0][1]!r}?" if pairs else nearest(str(client), [str(x) for x in labels])
-            raise CoterieError(f"There is no {labels.name} '{client}' in the table.{hint}")
+        at = client_position(labels, str(labels.name), client)
         mine: pd.DataFrame = self.weights[self.weights["client"] == labels[at]]
         return mine.drop(columns="client").reset_index(drop=True)
+
+
+def client_position(labels: Any, name: str, client: Any) -> int:
+    """Where a client's label is among those of column ``name``; a CoterieError for an unknown one."""
+    labels = np.asarray(labels)
+    at = int(find_labels(labels, np.array([client], dtype=object))[0])
+    if at < 0:
+        pairs = resembling(np.array([client], dtype=object), labels)
+        hint = f" Did you mean {pairs[0][1]!r}?" if pairs else nearest(str(client), [str(x) for x in labels])
+        raise CoterieError(f"There is no {name} '{client}' in the table.{hint}")
+    return at
 
 
 def _who(advice: Advice) -> Iterator[str]:
@@ -213,6 +221,21 @@ def _read(rows: Any, labels: Sequence[str]) -> Any:
     return read_table(rows, labels)
 
 
+def check_call(
+    formula: str, cluster: Any, family: str, prior: Any, collaborators: int, within: str, missing: str, **how: Any
+) -> tuple[Options, dict[str, Any]]:
+    """What advice takes and how rows are held out; a CoterieError for what it refuses without reading a table."""
+    asked = Options(prior=prior, collaborators=collaborators, within=within)  # type: ignore[arg-type]
+    held_out = {name: declared(FitOptions)[name].read(value) for name, value in how.items()}
+    if held_out["splits"] == 0 and held_out["test_fraction"] != declared(FitOptions)["test_fraction"].default:
+        raise CoterieError("test_fraction changes nothing where splits is 0: ask for a split, or leave it out.")
+    if within == "cluster" and not cluster:
+        raise CoterieError("Collaborators within a cluster need clusters: name a cluster column (--cluster).")
+    check_choices(family, missing)
+    check_syntax(formula)
+    return asked, held_out
+
+
 def advise(
     df: Any,
     formula: str,
@@ -284,16 +307,13 @@ def advise(
             "Advice predicts gains by curvatures at the one optimum of a convex loss, and a net has none: compare, "
             "by coterie.compare(rows, Torch(...), client, methods=['weighted-averaging', 'bias-correction'])."
         )
-    df = _read(df, (client, *as_names("cluster", cluster)))
-    asked = Options(prior=prior, collaborators=collaborators, within=within)  # type: ignore[arg-type]
-    held_out: dict[str, Any] = {"splits": splits, "test_fraction": test_fraction, "seed": seed}
-    held_out = {name: declared(FitOptions)[name].read(value) for name, value in held_out.items()}
     levels = as_names("cluster", cluster)
+    how = {"splits": splits, "test_fraction": test_fraction, "seed": seed}
+    asked, held_out = check_call(formula, levels, family, prior, collaborators, within, missing, **how)
+    df = _read(df, (client, *levels))
     clients, _ = prepare(to_pandas(df), formula, client, levels, family, offset, weights, missing)  # type: ignore[arg-type]
     if (trouble := collinear(clients, sums=True)) is not None:
         raise CoterieError(trouble)
-    if within == "cluster" and not clients.levels:
-        raise CoterieError("Collaborators within a cluster need clusters: name a cluster column (--cluster).")
     problem = GroupedProblem(ClusterTree.of(clients), family_named(family), np.arange(clients.X.shape[1]), None)
     together = Together(problem, asked)
     STARTING.get()()

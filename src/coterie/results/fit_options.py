@@ -200,11 +200,14 @@ class Options:
 
     def unheeded(self, methods: Collection[str]) -> list[str]:
         """A sentence for each option that is given and that none of the methods takes."""
-        given = [name for name in ("covariance", "reml", "cluster_variance", "residual") if self.is_given(name)]
+        given = [
+            name for name in ("covariance", "reml", "cluster_variance", "residual", "shared") if self.is_given(name)
+        ]
         found = []
         for name in [*given, *self.strengths]:
             key = "own" if name == "cluster_variance" else name
             taking = [n for n, m in FITTED.items() if key in m.takes and not (m.flat and key == "own")]
+            taking = [n for n, m in FITTED.items() if m.divides] if name == "shared" else taking
             if not {*taking} & {*methods}:
                 found.append(f"{name} changes nothing for the method {listed(methods)}; {listed(taking)} take it.")
         return found

@@ -19,7 +19,7 @@ from coterie.data.identifiability import collinear, constant_within_clients, ort
 from coterie.engines.engine_by_name import ready
 from coterie.errors import CoterieError, NotIdentified
 from coterie.evidence.comparison import BASELINES
-from coterie.evidence.selection import SPAN, STEPS, choose_lam, clusterpath, resolved, select
+from coterie.evidence.selection import SPAN, STEPS, choose_lam, clusterpath, positioned, resolved, select
 from coterie.evidence.table_comparison import TableComparison, all_splits, each_split
 from coterie.families import family_named
 from coterie.methods.networks.options import Asked
@@ -146,6 +146,8 @@ class Fitting:
             names = list(BASELINES)
         for name in options.asked:
             need_applicable(name, problem, clients, strengths, bool(options.shared))
+            if FITTED[name].corrected is not None:
+                positioned(clients, options.rounds_of(name))
         names = list(dict.fromkeys([*names, *options.asked]))
         default = "given-strengths" if strengths else "hierarchical" if learnable else "pooled"
         STARTING.get()()
