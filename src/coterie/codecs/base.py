@@ -19,7 +19,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from coterie.numerics.arrays import Floats, Ints, float_array
 from coterie.numerics.keyed_random import U64, at_step
-from coterie.options import check
+from coterie.options import Checked
 
 LONGEST = 8  # bytes of a body for each coordinate, and one more, at most
 
@@ -32,7 +32,7 @@ class Encoded:
     claimed: Floats
 
 
-class Codec(ABC):
+class Codec(Checked, ABC):
     """Rows of numbers as bytes. A codec has no memory: the same rows, keys and step give the same bytes.
 
     A subclass writes ``_pack`` and ``_unpack``, which see finite rows in the order they travel in, and no frame.
@@ -44,9 +44,6 @@ class Codec(ABC):
     version: ClassVar[int] = 0  # 0 to 3, to be raised when the meaning of the body changes
     unbiased: ClassVar[bool] = False  # whether the mean of what is decoded is the row; all others want a feedback
     zstandard: ClassVar[bool] = False  # whether bodies go through zstandard where that makes them shorter
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @abstractmethod
     def _pack(self, rows: Floats, draws: U64) -> Ragged:

@@ -23,7 +23,7 @@ from coterie.errors import CoterieError
 from coterie.federation import By, Federation, PerCluster, PerRow, Ragged, Replies, Site, Sums
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
-from coterie.options import Option, check
+from coterie.options import Checked, Option
 from coterie.queries import Query, WrappedFederation
 
 State = dict[str, Any]
@@ -32,7 +32,7 @@ SAFE = 1e4  # numbers below it fit every codec
 
 
 @dataclass(frozen=True)
-class Compression:
+class Compression(Checked):
     """The codecs of a method, and what is remembered of what they lose.
 
     What ``up`` loses is added to what is sent next (ef: error feedback), or differences to the last estimate are sent
@@ -45,9 +45,6 @@ class Compression:
     feedback: Annotated[str, Option("What happens to what ``up`` loses.", choices=FEEDBACKS)] = "none"
     order: Annotated[str, Option("In which coordinates travel up.", choices=ORDERS)] = "natural"
     seed: Annotated[int, Option("Of the server's codec.", low=0)] = 0
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @property
     def active(self) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Ints
-from coterie.options import Option, check
+from coterie.options import Checked, Option
 
 STRIKES = 3  # replies in one exchange that cannot be read before their site is left out of the run
 
@@ -30,7 +30,7 @@ class Refused(BelowQuorum):
 
 
 @dataclass(frozen=True)
-class Policy:
+class Policy(Checked):
     """What a coordinator does about sites that are slow, away or broken.
 
     Where it is not ``strict``, a site that refuses, whose work fails, or whose reply is broken is missing from this
@@ -53,9 +53,6 @@ class Policy:
     min_per_cluster: Annotated[int, Option("The same for the clients of every cluster that is asked.", low=0)] = 0
     strict: Annotated[bool, Option("Whether a site that refuses, fails or is broken ends the run.")] = True
     rejoin: Annotated[float, _seconds("Before a site that did not answer in time is asked again.", low=0.0)] = 0.0
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @property
     def quorum(self) -> bool:

@@ -26,7 +26,7 @@ from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import path
-from coterie.options import Option, Schedule, check, declared
+from coterie.options import Checked, Option, Schedule, declared
 
 
 @work
@@ -48,7 +48,7 @@ def weighted_gradient(
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightedAveraging(Stepwise):
+class WeightedAveraging(Checked, Stepwise):
     """Algorithm 2; x, g and c are in the units of the metric."""
 
     pairs: Collaborators  # main clients, their collaborators and weights tau
@@ -65,9 +65,6 @@ class WeightedAveraging(Stepwise):
     remember: bool = False
     seed: int = 0
     listens: Any = 1.0  # (d,), 0 in coordinates of the metric in which collaborators have no say, 1 in the others
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def at(self, name: str, t: int) -> Floats:
         """An option's numbers (M,) at step t."""

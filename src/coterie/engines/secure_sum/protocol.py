@@ -16,14 +16,14 @@ from coterie.engines.secure_sum import crypto, fixed_point
 from coterie.engines.secure_sum.fixed_point import Layout, Words
 from coterie.errors import CoterieError
 from coterie.federation import Ints
-from coterie.options import Option, check
+from coterie.options import Checked, Option
 
 Bools = npt.NDArray[np.bool_]
 LEAST = 3  # sites of a sum at least, where nothing else is asked for: one over two tells each of them the other's part
 
 
 @dataclass(frozen=True)
-class Secure:
+class Secure(Checked):
     """How sums are hidden.
 
     Sums are exact to 2^-fraction for each site, and n sites carry numbers below 2^(127 - fraction) / n in size (64 bits
@@ -41,9 +41,6 @@ class Secure:
     min_sites: Annotated[
         int, Option("How many sites every group of a sum must cover, those that are away not counted.", low=0)
     ] = 0
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def opening(self, sites: int) -> int:
         """The threshold among ``sites``; a CoterieError if it is no majority of them, or more than there are."""

@@ -27,7 +27,7 @@ import numpy as np
 from coterie.methods.aggregation.aggregator import Aggregator, Received, Rule, State
 from coterie.numerics.arrays import Bools, Floats, Ints, kernel
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
-from coterie.options import Option, check
+from coterie.options import Checked, Option
 
 
 @kernel
@@ -83,7 +83,7 @@ def _clip(g: Floats, weights: Floats, starts: Ints, radius: float, steps: int, v
 
 
 @dataclass(frozen=True)
-class Trimmed(Rule):
+class Trimmed(Checked, Rule):
     """The mean without the largest and the smallest values of each coordinate.
 
     The share is of those whose weight is not zero, rounded up, so that as many bad ones cannot leave the range of the
@@ -93,16 +93,13 @@ class Trimmed(Rule):
 
     fraction: Annotated[float, Option("Share of the collaborators left out at either end.", low=0.0, high=0.5)] = 0.2
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def __call__(self, received: Received, weights: Floats, state: State) -> tuple[Floats, State]:
         """The trimmed means."""
         return trimmed_mean(received.g, weights, received.starts, self.fraction), {}
 
 
 @dataclass(frozen=True)
-class Clipped:
+class Clipped(Checked):
     """Centred clipping: ``v <- v + sum_k tau_k min(1, r / |g_k - v|) (g_k - v)``, from the v of the step before.
 
     The first v is the median, coordinate by coordinate, of a main client's first collaborators.
@@ -112,9 +109,6 @@ class Clipped:
 
     radius: Annotated[float | None, Option("r, in the units of gradients; by default the median.", above=0.0)] = None
     steps: Annotated[int, Option("How often that is done in a step; the paper takes 1 to 3.", low=1)] = 1
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def init(self, M: int, P: int, d: int) -> State:
         """No v yet."""
@@ -146,7 +140,7 @@ def lower_median(own: Floats, values: Floats, of: Ints, counted: Bools) -> Float
 
 
 @dataclass(frozen=True)
-class Trust:
+class Trust(Checked):
     """Collaborators' weights, zero for those that are found harmful.
 
     Nobody is judged by delta before the second window ends. Where x hardly moves, its standard errors are large and
@@ -162,9 +156,6 @@ class Trust:
     size: Annotated[float, Option("How many times too large a gradient's square may be.", above=1.0)] = 100.0
     pause: Annotated[int, Option("For how many windows somebody is dropped.", low=1)] = 50
     memory: Annotated[float, Option("What is left of evidence about delta a window later.", low=0.0, below=1.0)] = 0.9
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def init(self, M: int, P: int, d: int) -> State:
         """Nobody is dropped."""
@@ -250,7 +241,7 @@ TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class Adaptive:
+class Adaptive(Checked):
     """Weights by bias and noise of past gradients, for WGA; a given weight says only whether somebody takes part.
 
     With BC leave weights alone: their changes are biases that c has yet to follow, less so where 1 - memory
@@ -263,9 +254,6 @@ class Adaptive:
 
     memory: Annotated[float, Option("What is left of a gradient a step later.", low=0.0, below=1.0)] = 0.98
     spread: Annotated[float, Option("How much noise counts against bias.", above=0.0)] = 0.1
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def init(self, M: int, P: int, d: int) -> State:
         """Averages of nothing."""

@@ -23,7 +23,7 @@ from coterie.numerics.arrays import Floats
 from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parameters import precision
-from coterie.options import Option, check
+from coterie.options import Checked, Option
 from coterie.relations.clusters import Ties
 
 State = dict[str, Any]
@@ -42,7 +42,7 @@ def current(site: Site) -> State:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AsyncL2GDTraining(Stepwise):
+class AsyncL2GDTraining(Checked, Stepwise):
     """Algorithm 1 on ``sum_i n_i (f_i + lam/2 ((1 - alpha) |theta_i - theta_j|^2 + alpha |theta_i - theta|^2))``."""
 
     without_convexity: ClassVar[str] = (
@@ -65,9 +65,6 @@ class AsyncL2GDTraining(Stepwise):
     B: Annotated[int, Option("Rows of a step, drawn with replacement; 0 takes all.", low=0)] = 0
     personal: Annotated[tuple[str, ...], patterns("Layers that nothing ties, such as head*.")] = ()
     seed: Annotated[int, Option("Of the coins and of the first model.", low=0)] = 0
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @property
     def transport(self) -> ModelTransport:

@@ -25,7 +25,7 @@ from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.constants import constants
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, sizes
-from coterie.options import Option, check, declared, need_names, of
+from coterie.options import Checked, Option, declared, need_names, of
 
 MOST = 1000
 """Rounds where none are asked for, unless nothing changes any more before."""
@@ -36,7 +36,7 @@ BETWEEN = 5
 
 
 @dataclass(frozen=True)
-class Rounds:
+class Rounds(Checked):
     """A training on a table; its other options are the method's, but for those that name layers."""
 
     rounds: Annotated[
@@ -44,9 +44,6 @@ class Rounds:
     ] = None
     seed: Annotated[int, Option("Of rows, of who takes part, and of first models.", low=0, high=10**9)] = 0
     options: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], name: str) -> Rounds:

@@ -19,7 +19,7 @@ from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.parameters import initial_parameters, precision
-from coterie.options import Declared, Option, check
+from coterie.options import Checked, Declared, Option
 
 State = dict[str, Any]
 Passes = Annotated[int, Option("Passes over a client's rows in a round, ceil(n / B) steps each.", low=1)]
@@ -60,7 +60,7 @@ NO_GRADIENT = "the data of some clients give no gradient"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalTraining(Stepwise):
+class LocalTraining(Checked, Stepwise):
     """Options that all of these methods have.
 
     What the objective keeps with each client stays there, too, whatever is ``personal``. Where not ``strict``, a client
@@ -79,9 +79,6 @@ class LocalTraining(Stepwise):
     told: ClassVar[tuple[str, ...]] = ()  # options that they are told for it, beside the step size and the round
     bends: ClassVar[str] = ""  # which option bends the losses of local steps beside their own curvature
     strict: Annotated[bool, Option("Whether a client that diverges, or has no gradient, ends the run.")] = False
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @classmethod
     def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:

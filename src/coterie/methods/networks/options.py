@@ -13,7 +13,7 @@ from coterie.codecs.feedback import FEEDBACKS, ORDERS
 from coterie.errors import CoterieError
 from coterie.methods.networks.build_network import Similarity
 from coterie.methods.networks.gradient_exchange import GradientExchange
-from coterie.options import Option, check, declared, need_names, of
+from coterie.options import Checked, Option, check, declared, need_names, of
 
 HELD_OUT: Final = "held-out"
 MOST = 10**9  # steps and rows at most
@@ -32,7 +32,7 @@ Norm = Annotated[
 
 
 @dataclass(frozen=True)
-class Asked:
+class Asked(Checked):
     """The network and its penalty."""
 
     similarity: Similarity = field(default_factory=Similarity)
@@ -62,9 +62,6 @@ class Asked:
             raise CoterieError(f"The network has edges of its own: leave {', '.join(learned)} out, or edges.")
         asked = of(cls, {name: value for name, value in given.items() if name in own}, _NETWORK)
         return replace(asked, similarity=of(Similarity, learned, _NETWORK))
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 _NETWORK = "A similarity network"

@@ -15,19 +15,16 @@ from coterie.numerics.arrays import Floats, Ints, kernel
 from coterie.numerics.keyed_random import key, whole
 from coterie.objectives.deep.architecture import Architecture
 from coterie.objectives.gradient_steps import Walk
-from coterie.options import Option, check
+from coterie.options import Checked, Option
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Checked):
     """How clients take steps, beside their size."""
 
     clip: Annotated[float | None, Option("Longest gradient of a step; longer ones are shortened.", above=0.0)] = None
     ridge: Annotated[float, Option("Weight decay: ``ridge |theta|^2 / 2`` beside every row's loss.", low=0.0)] = 0.0
     momentum: Annotated[float, Option("Heavy ball, from rest in every run of local steps.", low=0.0, below=1.0)] = 0.0
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 class Stepper:
