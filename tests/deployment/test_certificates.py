@@ -100,6 +100,24 @@ def test_what_hangs_up_before_it_says_who_it_is_is_no_fault(authorities):
         assert certificates.need_trust("127.0.0.1", door.getsockname()[1], authorities["ours"] / "ca.crt", own) is None
 
 
+@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_what_speaks_no_tls_is_not_taken_for_another_federation(authorities, said):
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def answer():
+            with door.accept()[0] as met:
+                met.sendall(said)
+                met.recv(1 << 16)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        own = pair(authorities["ours"])
+        with pytest.raises(CoterieError, match=r"does not speak TLS .* host and port in federation\.toml") as found:
+            certificates.need_trust("127.0.0.1", door.getsockname()[1], authorities["ours"] / "ca.crt", own)
+        thread.join(5.0)
+    assert "another federation" not in str(found.value)
+
+
 def test_handshakes_that_failed_lately_are_counted(tmp_path):
     def line(ago, what):
         return f"{datetime.now() - timedelta(seconds=ago)} - asyncio - DEBUG - {what}\n"

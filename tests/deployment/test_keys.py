@@ -3,6 +3,7 @@
 import ssl
 import stat
 from contextlib import suppress
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -11,6 +12,7 @@ pytest.importorskip("cryptography")
 from coterie.deployment import certificates
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.flower import processes_and_runs as flower
+from coterie.deployment.flower.serve import UNSIGNED
 from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
 
@@ -86,3 +88,27 @@ def test_an_ended_certificate_starts_nothing_and_is_named(tmp_path):
     (tmp_path / "coordinator" / "flower" / "server.crt").write_text("nothing")
     with pytest.raises(CoterieError, match="is not a certificate"):
         flower.start_coordinator(tmp_path / "coordinator")
+
+
+def test_calls_that_were_refused_lately_are_told_at_either_side(tmp_path, monkeypatch):
+    federation = config("a")
+    flower.init(tmp_path, federation)
+    home, own = tmp_path / "coordinator", tmp_path / "sites" / "a"
+    for folder in (home, own):
+        federation.write(folder)
+
+    def said(folder, ago, what):
+        when = f"{datetime.now() - timedelta(seconds=ago):%Y-%m-%d %H:%M:%S},123"
+        (folder / "flower" / "log.txt").write_text(f"{when} WARNING {what}\n")
+
+    for ago, what in ((90, f"refused x: {UNSIGNED}"), (1, "refused x: only sites are served here")):
+        said(home, ago, what)
+        assert flower.need_trust(home) is None
+    said(home, 1, f"refused x: {UNSIGNED}")
+    with pytest.raises(CoterieError, match=r"1 calls? with an unknown key .* its own folder"):
+        flower.need_trust(home)
+    said(own, 1, "supernode ended with code 1 (the key is not known) and starts again in 2 s")
+    assert flower.need_trust(own) is None  # it does not run: of an earlier start
+    monkeypatch.setattr(flower, "_running", lambda folder: 17)
+    with pytest.raises(CoterieError, match=r"process ended with code 1 .the key is not known"):
+        flower.need_trust(own)

@@ -54,7 +54,7 @@ def need_valid(path: Path, remedy: str = RENEW) -> None:
 
 
 def need_trust(host: str, port: int, root: Path, pair: tuple[Path, Path] | None = None) -> None:
-    """A CoterieError where a coordinator that listens is not of the authority ``root``, or refuses ``pair``.
+    """A CoterieError where what listens is no coordinator of the authority ``root``, or refuses ``pair``.
 
     ``pair`` are the files of a site's own certificate and key, where the coordinator asks for them.
     """
@@ -84,6 +84,11 @@ def need_trust(host: str, port: int, root: Path, pair: tuple[Path, Path] | None 
             if not met and isinstance(problem, ssl.SSLEOFError | ConnectionError):
                 return  # a proxy before it, or a coordinator that just begins, hangs up before it says who it is
             reason = getattr(problem, "reason", None) or "it hung up"
+            if not (met or "CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+                raise CoterieError(
+                    f"What listens at {at} does not speak TLS as a coordinator does ({reason}): look at host and port "
+                    "in federation.toml, and ask the coordinator whether they are right."
+                ) from None
             why = RENEW if "EXPIRED" in reason else _OTHER
             raise CoterieError(f"The coordinator at {at} refuses this site's certificate ({reason}): {why}.") from None
         except OSError:

@@ -18,9 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, listed
 
 LOOPBACK = "127.0.0.1"
+PATIENCE = 60.0  # seconds that a run waits for sites that are not connected before it goes on without them
+GRACE = 5.0  # the same where the coordinator refuses somebody at its port
 _GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 _AGAIN = (1.0, 2.0, 5.0, 10.0)  # seconds before a process is started again; the last one for good
 _STEADY = 30.0  # seconds after which a process counts as started well
@@ -80,6 +82,11 @@ def start(
 def not_running(folder: Path) -> CoterieError:
     """That no coordinator runs."""
     return CoterieError(f"No coordinator runs in {folder}: 'coterie federation start-coordinator' starts it.")
+
+
+def not_connected(away: Sequence[str], refused: str = "") -> str:
+    """That a run which needs all sites lacks some, and what the coordinator says of those it ``refused``."""
+    return f"Not connected: {listed(away)}. The run needs all sites (min_clients): start them first. {refused}".rstrip()
 
 
 def need_stopped(folder: Path, pid: int | None) -> None:

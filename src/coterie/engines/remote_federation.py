@@ -124,7 +124,7 @@ class Remote(Coordinator):
     The sites keep their state under the name of the ``run``. ``task`` is what they are to prepare from their data; None
     where they are prepared already. ``policy``, ``journal``, ``watch`` and ``secure`` are as for
     :class:`~coterie.engines.coordinator.Coordinator`. ``participants`` are all clients with their labels, clusters and
-    sizes; ``away`` are the sites that take no part in the run, and why.
+    sizes, which ``need`` may refuse before anything is kept; ``away`` are the sites that take no part, and why.
 
     BelowQuorum if too few sites answer; a CoterieError if a client is at two sites, or sites disagree on clusters.
     """
@@ -140,6 +140,7 @@ class Remote(Coordinator):
         journal: str | Path | None = None,
         watch: Callable[[Exchanged], None] | None = None,
         secure: Secure | None = None,
+        need: Callable[[Participants], None] = lambda _: None,
     ) -> None:
         names, policy = sorted(transport.sites), policy or Policy()
         twice = [name for name, count in Counter(names).items() if count > 1]
@@ -162,7 +163,7 @@ class Remote(Coordinator):
                 participants = Participants.of(told)
         else:
             told = self._open(names, opening, policy)
-            participants = Participants.of(told)
+            need(participants := Participants.of(told))
         if path is not None and not path.exists():  # what does not fit together may be put right, and is not kept
             checkpoint.write(path, wire.pieces([[opening, names], told]))
         for name in names:

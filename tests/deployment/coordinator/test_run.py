@@ -12,13 +12,14 @@ import pandas as pd
 import pytest
 
 import coterie
+from coterie.deployment import logs
 from coterie.deployment.coordinator.run import run
 from coterie.deployment.coordinator.run_toml import digest
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.logs import read_status
 from coterie.deployment.site.site_toml import Disclosure, Member
 from coterie.engines.journal import Journal
-from coterie.engines.policy import BelowQuorum
+from coterie.engines.policy import BelowQuorum, Refused
 from coterie.errors import CoterieError
 from tests.cli.harness import coterie as coterie_command
 from tests.deployment.hospitals import EXACT, FORMULA, TASK, begin, folders, heart, transport
@@ -294,8 +295,11 @@ def test_many_clients_in_clusters_that_span_sites(tmp_path):
     coordinator, homes = folders(tmp_path, table, "site", ["school", "district"], min_group=40)
     task = {"formula": "y ~ x", "client": "school", "cluster": "district"}
     home = begin(coordinator, "run", {"program": "hierarchical", "task": task, "options": {"covariance": "diagonal"}})
-    with pytest.raises(BelowQuorum, match="min_group"):
+    with pytest.raises(
+        Refused, match=r"tells nothing of clients with fewer than 40 rows \(min_group\).* client column"
+    ):
         run(transport(homes), coordinator, "run")
+    assert not any("exchange" in entry for entry in logs.read(home / logs.LOG))  # nothing was asked of their rows
     for path in homes:
         replace(Member.read(path), min_group=1).write(path)
     run(transport(homes), coordinator, "run")

@@ -7,7 +7,9 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from coterie.engines.policy import Policy
+from coterie.deployment.flower import transport as transport_module
+from coterie.deployment.flower.transport import FlowerTransport
+from coterie.engines.policy import BelowQuorum, Policy
 from coterie.engines.remote_federation import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
@@ -108,6 +110,15 @@ def test_a_site_cannot_answer_under_another_name():
     mixed._grid = grid
     assert mixed.send({"a": b"x", "b": b"x"}, 5.0) == {"a": None, "b": None}
     assert "is site 'b', and the message is for 'a'" in mixed.refused["a"]
+
+
+def test_a_run_that_needs_all_sites_does_not_wait_for_one_that_is_refused(monkeypatch):
+    grid, said = MemoryGrid(BOTH), "2 calls with an unknown key were refused."
+    monkeypatch.setattr(transport_module, "GRACE", 0.0)
+    with pytest.raises(BelowQuorum, match=r"Not connected: c\. .* 2 calls with an unknown key"):
+        FlowerTransport(grid, ["a", "b", "c"], join=60.0, poll=0.01, whole=True, strangers=lambda: said)
+    here = FlowerTransport(grid, ["a", "b", "c"], join=60.0, poll=0.01, strangers=lambda: said)
+    assert here.sites == ["a", "b", "c"]
 
 
 def test_two_nodes_of_one_name_are_one_clear_error(monkeypatch):

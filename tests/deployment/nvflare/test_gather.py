@@ -45,7 +45,7 @@ def test_a_run_needs_all_sites_unless_its_policy_says_else(program, policy, need
 
 
 def test_a_site_that_is_refused_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(nvflare, "_GRACE", 0.0)
+    monkeypatch.setattr(nvflare.processes, "GRACE", 0.0)
 
     def refused(within=None):
         return "2 handshakes failed."

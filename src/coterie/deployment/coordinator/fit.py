@@ -15,8 +15,9 @@ from coterie.deployment.coordinator import identifiability
 from coterie.deployment.coordinator.comparison import compare_on_holdout
 from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.schema import Schema, clusters_of, design_of
-from coterie.engines.remote_federation import Remote
-from coterie.errors import CoterieError
+from coterie.engines.policy import Refused
+from coterie.engines.remote_federation import Participants, Remote
+from coterie.errors import CoterieError, listed
 from coterie.evidence.selection import resolved
 from coterie.families import DEFAULT
 from coterie.methods.method import STRENGTHS, Method
@@ -124,6 +125,22 @@ def settled(program: RunConfig, schema: Schema, seed: int) -> tuple[dict[str, An
         raise CoterieError(f"Method '{name}' is compared where all rows are together: leave splits out.")
     _need_chosen(method, options)
     return given, options, design_of(schema, task)
+
+
+def need_rows(participants: Participants) -> None:
+    """Refused where a site's answer says that clients have too few rows for it to tell of them, as it would at the end.
+
+    A site tells its ``min_group``, and of clients with fewer rows no more than that they are such.
+    """
+    for (site, info), rows in zip(participants.info.items(), participants.sites, strict=True):
+        few = rows[participants.counts[rows] < (least := int(info.get("min_group", 0)))]
+        if len(few):
+            who = listed([f"'{participants.labels[i]}'" for i in few])
+            raise Refused(
+                f"Site '{site}' tells nothing of clients with fewer than {least} rows (min_group), and a fit asks for "
+                f"every client's model: {who} {'has' if len(few) == 1 else 'have'} fewer. Name another client "
+                "column, or none, so that every site is a client, or let the owner join their rows with others'."
+            )
 
 
 def _need_chosen(method: Method, options: Options) -> None:

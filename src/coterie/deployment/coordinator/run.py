@@ -16,12 +16,13 @@ from safetensors.numpy import save as to_bytes
 
 from coterie import files
 from coterie.data.prepare_table import check_choices
-from coterie.deployment import secure_sum_setup
-from coterie.deployment.coordinator.check import run_check
-from coterie.deployment.coordinator.fit import fit, settled
+from coterie.deployment import secure_sum_setup, toml_files
+from coterie.deployment.coordinator.check import GATHER, run_check
+from coterie.deployment.coordinator.fit import fit, need_rows, settled
 from coterie.deployment.coordinator.run_toml import CHECK, RunConfig, digest
 from coterie.deployment.federation_toml import RUN, SCHEMA, Config
 from coterie.deployment.logs import RunLog
+from coterie.deployment.processes import PATIENCE
 from coterie.deployment.schema import Schema, clusters_of, design_of
 from coterie.engines import checkpoint
 from coterie.engines.policy import BelowQuorum, Exchanged, Policy
@@ -181,6 +182,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
             journal=home / JOURNAL / part,
             watch=watch,
             secure=secure_sum_setup.settings(config),
+            need=need_rows if program.fits and program.task.get("client") and not part else lambda _: None,
         )
         feds.append(fed)
         return fed
@@ -211,6 +213,13 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
 def policy(given: Mapping[str, Any]) -> Policy:
     """The policy of a deployed run, from ``[policy]`` of ``federation.toml``."""
     return of(Policy, PATIENT | dict(given), "[policy]")
+
+
+def waits(folder: Path, run_id: str) -> tuple[bool, float]:
+    """Whether a run needs all sites from its start, and how many seconds it waits for them."""
+    checks = toml_files.read(folder / "runs" / run_id / RUN, "the program of a run").get("program") == CHECK
+    whole = not checks and policy(Config.read(folder).policy).min_clients == "all"
+    return whole, GATHER if checks else PATIENCE
 
 
 def _trained(fed: Any, program: RunConfig, config: Config) -> dict[str, Any]:

@@ -9,13 +9,15 @@ import json
 import os
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from coterie.deployment.certificates import private
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.flower.serve import MARK
+from coterie.deployment.flower.serve import FILES, LOG, MARK, refused
 from coterie.deployment.flower.transport import FlowerTransport, Receiver, client_app
+from coterie.deployment.logs import RunLog
 from coterie.deployment.processes import end_with_parent
 from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
@@ -43,6 +45,20 @@ def client() -> Any:
     return client_app(site)
 
 
+def run_whole(grid: Any, folder: Path, run: str, digest: str) -> None:
+    """Run the program of a run over the sites that are here, or say who is not where it needs all."""
+    from coterie.deployment.coordinator import run as programs
+
+    (whole, join), config = programs.waits(folder, run), Config.read(folder)
+    try:
+        strangers = partial(refused, folder / FILES / LOG)
+        transport = FlowerTransport(grid, config.sites, join=join, whole=whole, strangers=strangers)
+    except CoterieError as problem:
+        RunLog(folder / "runs" / run, config.sites).end("below quorum", str(problem))
+        raise
+    programs.run(transport, folder, run, digest)
+
+
 def server(program: Program | None = None) -> Any:
     """The ServerApp of a coordinator, which runs ``program(transport, folder, run)``, by default a run's own."""
     from flwr.serverapp import ServerApp
@@ -61,13 +77,10 @@ def server(program: Program | None = None) -> Any:
 
         say()
         try:
-            transport = FlowerTransport(grid, Config.read(folder()).sites)
             if program is None:
-                from coterie.deployment.coordinator.run import run as run_program
-
-                run_program(transport, folder(), run, digest)
+                run_whole(grid, folder(), run, digest)
             else:
-                program(transport, folder(), run)
+                program(FlowerTransport(grid, Config.read(folder()).sites), folder(), run)
         except Exception as problem:
             say(state="failed", error=str(problem) or type(problem).__name__, trace=traceback.format_exc())
             raise

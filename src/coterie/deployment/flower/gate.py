@@ -30,6 +30,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from coterie.deployment.flower.serve import UNSIGNED
+
 FLEET = re.compile(r"/v1/fleet/[a-z-]+")
 _DROPPED = {b"host", b"connection", b"transfer-encoding", b"keep-alive", b"upgrade"}  # of one connection alone
 _KEY, _SIGNED, _SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"
@@ -70,7 +72,7 @@ class Gate:
                 await _plain(send, 403, b"Only sites are served here.")
             return
         if not _signed(dict(scope["headers"]), self._keys):
-            log.warning("refused %s: not signed with the key of a site", where)
+            log.warning("refused %s: %s", where, UNSIGNED)
             await _plain(send, 400, _UNKNOWN, "application/json")
             return
         headers = [(k, v) for k, v in scope["headers"] if k.lower() not in _DROPPED]

@@ -14,13 +14,15 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from coterie.deployment import certificates, processes
 from coterie.deployment.coordinator.run_toml import digest
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.flower.serve import FILES, LOG, MARK, PID, READY, environment, flwr, nodes, program
+from coterie.deployment.flower.serve import FILES, LOG, MARK, PID, READY, environment, flwr, nodes, program, refused
+from coterie.deployment.logs import recent
 from coterie.errors import CoterieError
 
 _PROJECT = """\
@@ -48,6 +50,7 @@ _PART = "from coterie.deployment.flower.app import {0}\n\napp = {0}()\n"
 _START = 90.0  # seconds for a coordinator to come up
 _PATIENCE = 20.0  # seconds for a supervising process to end the others
 _LOOK = 3.0  # seconds between looks whether processes live
+_FRESH = timedelta(seconds=40)  # since a process of a site ended, that is still so: it is started again within ten
 
 
 def init(folder: Path, config: Config, *, days: float = 365.0) -> None:
@@ -99,12 +102,17 @@ def start_site(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def need_trust(folder: Path) -> None:
-    """A CoterieError where certificates of a folder have ended, or a site does not trust its coordinator."""
+    """A CoterieError where certificates of a folder have ended, or site and coordinator do not trust each other."""
     own, config = folder.resolve() / FILES, Config.read(folder)
     certificates.need_valid(own / "ca.crt")
     if (own / "server.crt").exists():
         certificates.need_valid(own / "server.crt")
+        if strangers := refused(own / LOG):
+            raise CoterieError(strangers)
     else:
+        ended = recent(own / LOG, "supernode ended with ") if _running(folder.resolve()) is not None else []
+        if ended and datetime.now() - ended[-1][0] < _FRESH:
+            raise CoterieError(f"The site's process ended with {ended[-1][1]}.")
         certificates.need_trust(config.host, config.port, own / "ca.crt")
 
 

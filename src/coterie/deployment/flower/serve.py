@@ -18,6 +18,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,30 @@ from urllib.request import urlopen
 from coterie.deployment import toml_files
 from coterie.deployment.certificates import private
 from coterie.deployment.federation_toml import SITE, Config
+from coterie.deployment.logs import recent
 from coterie.deployment.processes import LOOPBACK, Child, await_ready, free_port, tend
 from coterie.errors import CoterieError
 
 FILES = "flower"  # folder of all that Flower needs, within a coordinator's or a site's
 READY, PID, LOG, MARK = "ready.json", "pid", "log.txt", "flower.json"
 """A coordinator that is ready, a process, its log; and, in a run's folder, how far Flower's part of it is."""
+UNSIGNED = "not signed with the key of a site"
 _START = 60.0  # seconds for a SuperLink to come up
 log = logging.getLogger("coterie.flower")
+
+
+def refused(log: Path) -> str:
+    """What to say of calls that a coordinator's gate has refused in the last seconds; "" where there are none.
+
+    A site whose key is not known starts again, and calls, every twenty seconds.
+    """
+    found = [when for when, said in recent(log, " WARNING refused ") if UNSIGNED in said]
+    if not found or datetime.now() - found[-1] > timedelta(seconds=40):
+        return ""
+    return (
+        f"{len(found)} calls with an unknown key were refused in the last 3 minutes, the last at {found[-1]:%H:%M:%S}: "
+        "where that is a site, give it its own folder of this federation again."
+    )
 
 
 def program(name: str) -> str:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from coterie.deployment.processes import GRACE, PATIENCE, not_connected
+from coterie.engines.policy import BelowQuorum
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -28,25 +30,30 @@ class FlowerTransport:
     """Carries bytes to the sites of a running Flower app, all at once, over the ``grid`` that a ServerApp is given.
 
     ``sites`` are the names of all sites of the federation, also of those that are away. Sites that are not here yet are
-    waited for for ``join`` seconds; who comes later is still asked. Seconds between looks for replies are ``poll``, and
-    ``look`` for nodes that left. ``refused`` are the sites whose last reply was not taken, and why.
+    waited for for ``join`` seconds, or fewer where ``strangers()`` says that the coordinator refuses somebody; who
+    comes later is still asked. Seconds between looks for replies are ``poll``, and ``look`` for nodes that left.
+    ``refused`` are the sites whose last reply was not taken, and why.
 
-    A CoterieError at the start says that no site came, or that two nodes are registered under one name.
+    A CoterieError at the start says that no site came, that of a run which needs the ``whole`` federation some did not
+    (BelowQuorum), or that two nodes are registered under one name.
     """
 
     def __init__(
-        self, grid: Grid, sites: Sequence[str], *, join: float = 60.0, poll: float = 0.2, look: float = 2.0
-    ) -> None:
+        self, grid: Grid, sites: Sequence[str], *, join: float = PATIENCE, poll: float = 0.2, look: float = 2.0,
+        whole: bool = False, strangers: Callable[[], str] = str,
+    ) -> None:  # fmt: skip
         self._grid, self._poll, self._look = grid, poll, look
         self.refused: dict[str, str] = {}
-        end = time.monotonic() + join
+        begin = time.monotonic()
         while True:
-            here = self._nodes()
-            if (here and set(sites) <= here.keys()) or time.monotonic() >= end:
+            here, took = self._nodes(), time.monotonic() - begin
+            if (here and set(sites) <= here.keys()) or took >= join or (took > GRACE and strangers()):
                 break
             time.sleep(poll)
         if not here:
-            raise CoterieError(f"No site came within {join:g} seconds: start the sites first.")
+            raise CoterieError(f"No site came within {took:.0f} seconds: start the sites first. {strangers()}".rstrip())
+        if whole and (away := [site for site in sites if site not in here]):
+            raise BelowQuorum(not_connected(away, strangers()))
         self.sites = sorted(sites)
 
     def send(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | None]:

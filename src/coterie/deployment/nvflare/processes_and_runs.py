@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coterie.deployment import certificates, processes, toml_files
+from coterie.deployment import certificates, processes
 from coterie.deployment.coordinator.run_toml import digest
-from coterie.deployment.federation_toml import RUN, Config
+from coterie.deployment.federation_toml import Config
 from coterie.deployment.logs import AGAIN, RunLog
 from coterie.deployment.nvflare import workspaces
 from coterie.deployment.nvflare.job import LOCK, CoordinatorJob, Outcome, SiteJob, held
@@ -32,9 +32,8 @@ from coterie.errors import CoterieError, listed
 T = TypeVar("T")
 _SCRIPT = "startup/sub_start.sh"
 _PARENTS = ("server_train", "client_train")
-PATIENCE = 60.0  # seconds that a run waits for sites that are not connected before it goes on without them
+PATIENCE = 60.0  # seconds that the server may be away
 _REFUSED = timedelta(seconds=12)  # in which a site that is refused has come again: its client does within ten
-_GRACE = 5.0  # seconds that a run waits for sites where the server refuses somebody
 
 _RESTARTS = 3  # jobs in a row that may end without a new exchange
 _START = 60.0  # seconds for the server to listen, and for a job to begin
@@ -157,17 +156,14 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
 
     A job that is killed, or that ends because too few sites answered, is followed by another on the same journal. So is
     one that a site has lost, whose client was started again: NVFlare takes no site back into a running job, which is
-    ended as soon as the site answers without it. A job waits for the sites up to :data:`PATIENCE` seconds, then goes on
+    ended as soon as the site answers without it. A job waits for the sites for a minute, then goes on
     with those that are there, or says who is not where ``min_clients`` is "all". Three jobs in a row without a new
     exchange end the run.
     """
-    from coterie.deployment.coordinator.check import GATHER
-    from coterie.deployment.coordinator.run import policy
+    from coterie.deployment.coordinator.run import waits
 
-    config, home = Config.read(folder), folder / "runs" / run_id
-    checks = toml_files.read(home / RUN, "the program of a run").get("program") == "check"
-    whole = not checks and policy(config.policy).min_clients == "all"  # a site that is not in a job cannot join it
-    coordinator, patience = partial(CoordinatorJob, digest=digest(folder, run_id)), GATHER if checks else PATIENCE
+    config, home, (whole, patience) = Config.read(folder), folder / "runs" / run_id, waits(folder, run_id)
+    coordinator = partial(CoordinatorJob, digest=digest(folder, run_id))
     try:
         carry_out(folder, run_id, timeout, coordinator, SiteJob, whole, patience)
     except BelowQuorum as problem:
@@ -177,7 +173,7 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
 
 def carry_out(
     folder: Path, run_id: str, timeout: float, server: Callable[..., Any], site: type[Any], whole: bool = False,
-    patience: float = PATIENCE,
+    patience: float = processes.PATIENCE,
 ) -> None:  # fmt: skip
     """As :func:`run`, with the classes of the two sides of the job, whether it needs all sites, and waits for them."""
     folder = folder.resolve()
@@ -227,7 +223,7 @@ def _wait_for_sites(
     end: float,
     whole: bool = False,
     refused: Callable[..., str] = lambda *_: "",
-    patience: float = PATIENCE,
+    patience: float = processes.PATIENCE,
 ) -> list[str]:
     """The sites that answer: all, or after ``patience`` seconds those that do; a CoterieError if too few do.
 
@@ -237,14 +233,13 @@ def _wait_for_sites(
     last = min(end, begin + patience)
     while True:
         there, now = _ask_until_answered(session.answering, end), time.monotonic()
-        if there.issuperset(names) or now > last or (now > begin + _GRACE and refused(_REFUSED)):
+        if there.issuperset(names) or now > last or (now > begin + processes.GRACE and refused(_REFUSED)):
             break
         time.sleep(_LOOK)
     if not there.intersection(names):
         raise CoterieError(f"No site is connected: start {listed(names)}, then run again. {refused()}".rstrip())
     if whole and (away := [name for name in names if name not in there]):
-        said = f"Not connected: {listed(away)}. The run needs all sites (min_clients): start them first. {refused()}"
-        raise BelowQuorum(said.rstrip())
+        raise BelowQuorum(processes.not_connected(away, refused()))
     return sorted(there.intersection(names))
 
 
