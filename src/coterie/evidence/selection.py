@@ -17,7 +17,7 @@ from coterie.methods.collaboration.choose_collaborators import weights
 from coterie.methods.collaboration.gradient_metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.local_training.whitening import in_standard_columns
-from coterie.methods.networks.objective import Prior
+from coterie.methods.networks.objective import Prior, centred_columns
 from coterie.methods.networks.options import HELD_OUT, Asked
 from coterie.methods.networks.path import Path, path
 from coterie.methods.problem_and_estimates import GroupedProblem
@@ -191,5 +191,6 @@ def clusterpath(
     setup = prepare(standard, problem.tree, problem.family, problem.personal, problem.intercept)
     layout, prior = Layout.columns(setup.p, problem.personal), Prior.of(graph, problem.family, own=setup.prior())
     tell = None if loss is None else lambda theta: loss((theta * setup.unit) @ to_table.T)
-    along: dict[str, Any] = {"lam": lam, "steps": STEPS, "span": SPAN, "loss": tell, "kkt": kkt}
+    centred = centred_columns(setup.mean, problem.personal, problem.intercept)
+    along: dict[str, Any] = {"centred": centred, "lam": lam, "steps": STEPS, "span": SPAN, "loss": tell, "kkt": kkt}
     return path(standard, graph, asked.p, layout=layout, unit=setup.unit, prior=prior, **along)

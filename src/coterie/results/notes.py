@@ -322,8 +322,8 @@ def along_network(clients: Clients, n: Mapping[str, Any]) -> list[str]:
         notes.append(f"{best}: every client has a model of its own rows.")
     if status == "not reached":
         notes.append(
-            f"The optimum was not reached (residual {n['kkt']:.1g}): outcomes may be separated, or columns of very "
-            "different sizes."
+            f"The optimum was not reached (residual {n['kkt']:.1g}): outcomes may be separated, columns of very "
+            "different sizes, or far from zero where clients share the intercept (subtract their means)."
         )
     if status.startswith("diverged"):
         notes.append(f"The run {status}; the coefficients are the last finite ones before it: give an eta below 1.")

@@ -12,7 +12,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods import local, pooled
 from coterie.methods.local_training.whitening import in_standard_columns
-from coterie.methods.networks.objective import NetworkObjective, Prior, derivatives
+from coterie.methods.networks.objective import NetworkObjective, Prior, centred_columns, derivatives
 from coterie.methods.networks.optimum import Optimum, lambda_max, optimum
 from coterie.methods.networks.options import HELD_OUT, Asked, Run
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, in_table
@@ -55,6 +55,7 @@ def fit(
     layout = Layout.columns(setup.p, problem.personal)
     prior = Prior.of(graph, problem.family, asked.lam == 0.0, setup.prior())
     lam, how = float(asked.lam), dict[str, Any](layout=layout, unit=setup.unit, prior=prior)
+    how["centred"] = centred_columns(setup.mean, problem.personal, problem.intercept)
     best = optimum(standard, graph, lam, asked.p, solver=asked.solver, **how)
     about, theta, groups = _about(graph, asked, best), best.theta, best.groups
     if not run.exact:

@@ -47,6 +47,7 @@ class NetworkObjective:
     unit: Floats
     prior: Prior | None
     labels: Ints | None = None
+    centred: Floats | None = None  # (d, d), see ``centred_columns``
 
     def ask(self, x: Floats, Z: Floats, curved: bool = True) -> Evaluation:
         """One exchange: value, gradient and, where ``curved``, Hessian at (x, Z)."""
@@ -92,7 +93,22 @@ class NetworkObjective:
         gz = np.empty_like(here.gz)
         adjoint(U, self.network.edges, gz)
         gz += here.gz
-        return max(residuals(self.graph(here.weight), here.x, here.Z, here.gx, gz, U, here.scale))
+        left = max(residuals(self.graph(here.weight), here.x, here.Z, here.gx, gz, U, here.scale))
+        if (C := self.centred) is None:
+            return left
+        scale = here.scale * (len(C) / np.sum(C**2)) ** 0.5  # gradients by columns less their means are so small
+        return max(left, float(np.linalg.norm(C.T @ self._of_all(here))) / scale)
+
+    def _of_all(self, here: Evaluation) -> Floats:
+        """The gradient (d,) by what all clients' models move together, of which the penalty knows nothing."""
+        return np.asarray(self.layout.M @ here.gx + self.layout.N @ here.gz.sum(axis=0))
+
+    def together(self, here: Evaluation) -> tuple[Floats, Floats]:
+        """Newton's step of x (d1,), and of all rows of Z (d2,), in centred columns."""
+        C: Floats = np.eye(self.layout.d) if self.centred is None else self.centred
+        H = C.T @ full(here.A.sum(axis=0)) @ C
+        step = C @ np.linalg.lstsq(H, -(C.T @ self._of_all(here)), rcond=None)[0]
+        return self.layout.M.T @ step, self.layout.N.T @ step
 
     def model(self, here: Evaluation) -> PenalisedQuadratic:
         """The quadratic at ``here`` with the penalty over edges."""
@@ -108,6 +124,23 @@ class NetworkObjective:
         Hxx = Hxx + (flat.sum() + held[1]) * np.eye(M.shape[1])
         blocks = np.ascontiguousarray(Hzz), np.ascontiguousarray(Hzx), np.ascontiguousarray(Hxx)
         return PenalisedQuadratic(here.x, here.Z, here.gx, here.gz, blocks, self.graph(here.weight))
+
+
+FAR = 10.0
+"""Standard deviations of a column between its mean and zero, from which its zero is no place to reckon at."""
+
+
+def centred_columns(mean: Floats, personal: Ints, intercept: int | None) -> Floats | None:
+    """What takes coefficients of personal columns less their means to those of the columns (d, d); None if alike.
+
+    Where clients share the intercept, personal columns keep their zero. If that is far, all slopes with the intercept
+    move rows by far less than one slope: gradients by these are small beside others where they are not zero.
+    """
+    if intercept is None or intercept in personal or not np.abs(mean[personal]).max(initial=0.0) > FAR:
+        return None
+    C = np.eye(len(mean))
+    C[intercept, personal] = -mean[personal] / mean[intercept]
+    return C
 
 
 Reply = dict[str, Floats]

@@ -56,6 +56,7 @@ def optimum(
     layout: Layout,
     unit: Floats | None = None,
     prior: Prior | None = None,
+    centred: Floats | None = None,
     start: Optimum | None = None,
     kkt: float = 1e-6,
     solver: str = "newton",
@@ -64,11 +65,11 @@ def optimum(
 
     At ``lam`` = infinity the clients of every component are one; what `local` and `pooled` find for 0 and infinity is
     in ``fit.solved_end``. Parameters, and the differences that are penalised, are in the units ``unit`` (d,) by which
-    columns are multiplied. ``prior`` is by default none: ``Prior.of(network, family)`` holds what separated outcomes
-    take to infinity. ``start`` is a former optimum of the same clients, layout and network, for any lambda and p. It
-    ends at the residual ``kkt``. ADMM needs hundreds of exchanges, but no client's Hessian; at infinity Newton sees
-    sums only and is taken. A CoterieError for numbers of clients that differ, clients that are missing, and means that
-    overflow.
+    columns are multiplied. ``centred`` is of ``centred_columns``. ``prior`` is by default none: ``Prior.of(network,
+    family)`` holds what separated outcomes take to infinity. ``start`` is a former optimum of the same clients, layout
+    and network, for any lambda and p. It ends at the residual ``kkt``. ADMM needs hundreds of exchanges, but no
+    client's Hessian; at infinity Newton sees sums only and is taken. A CoterieError for numbers of clients that
+    differ, clients that are missing, and means that overflow.
     """
     if network.n != len(fed.clients):
         raise CoterieError(f"The network has {network.n:,} clients and the federation {len(fed.clients):,}.")
@@ -77,7 +78,7 @@ def optimum(
     U = np.zeros((len(network.edges), layout.d2))
     if start is not None:
         x, Z, U = start.x, start.Z, start.dual
-    at, asked = NetworkObjective(fed, network, lam, float(p), layout, unit, prior), 0
+    at, asked = NetworkObjective(fed, network, lam, float(p), layout, unit, prior, centred=centred), 0
     if np.isinf(lam):
         return _as_one(at, x, Z, kkt)
     if solver == "newton" and lam > 0.0 and (start is None or np.array_equal(start.groups, network.components)):
@@ -211,6 +212,11 @@ def descend(at: NetworkObjective, x: Floats, Z: Floats, dual: Floats, kkt: float
             if falls or new <= 0.5 * best:
                 break
             t *= 0.5 if np.isfinite(there.value) else 0.1
+        if at.centred is not None and exchanges < EXCHANGES:
+            dx, dz = at.together(there)
+            polished, exchanges = at.ask(there.x + dx, there.Z + dz), exchanges + 1
+            if polished.value <= there.value + ROUNDING * (1.0 + abs(there.value)):
+                there, new = polished, at.kkt(polished, U)
         here, residual, best = there, new, min(best, new)
     return Descent(here, U, residual, exchanges)
 

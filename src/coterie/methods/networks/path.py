@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +56,7 @@ def path(
     layout: Layout,
     unit: Floats | None = None,
     prior: Prior | None = None,
+    centred: Floats | None = None,
     lam: npt.ArrayLike | None = None,
     steps: int = STEPS,
     span: float = SPAN,
@@ -68,7 +70,8 @@ def path(
     d))`` is that of rows that were held out, theta in the units given. A CoterieError for lambdas, steps or a span that
     cannot be.
     """
-    last = optimum(fed, network, np.inf, p, layout=layout, unit=unit, prior=prior, kkt=kkt)
+    how: dict[str, Any] = {"layout": layout, "unit": unit, "prior": prior, "centred": centred, "kkt": kkt}
+    last = optimum(fed, network, np.inf, p, **how)
     unit = np.ones(layout.d) if unit is None else unit
     if lam is None:
         top = lambda_max(NetworkObjective(fed, network, 0.0, float(p), layout, unit, prior), last.x, last.Z)
@@ -77,7 +80,7 @@ def path(
         values = np.sort(np.atleast_1d(np.asarray(lam, dtype=np.float64)))[::-1]
     optima, losses = [last], [np.nan if loss is None else loss(last.theta)]
     for value in values:
-        last = optimum(fed, network, float(value), p, layout=layout, unit=unit, prior=prior, start=last, kkt=kkt)
+        last = optimum(fed, network, float(value), p, start=last, **how)
         optima.append(last)
         losses.append(np.nan if loss is None else loss(last.theta))
     return Path(np.concatenate([[np.inf], values]), optima, np.array(losses))
