@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and locks that end with their process."""
+"""Files that are written whole or not at all, TOML that people write, and locks that end with their process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 import re
 import stat
 import time
+import tomllib
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
+from typing import Any
 
 from coterie.errors import CoterieError
 
@@ -52,6 +54,25 @@ def content(path: Path) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         return file.read()
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The tables of a file; a CoterieError says that it is missing, unreadable or no TOML.
+
+    ``what`` it is, is for messages: "a federation's configuration".
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows put a mark first
+    except FileNotFoundError:
+        where = "folder" if not path.parent.is_dir() else "file"
+        missing = path.parent if where == "folder" else path
+        raise CoterieError(f"There is no {where} '{missing}', where {what} is looked for.") from None
+    except OSError as problem:
+        raise CoterieError(f"'{path}' cannot be read: {problem.strerror or problem}.") from problem
+    except UnicodeDecodeError as problem:
+        raise CoterieError(f"'{path}' is not text in UTF-8: save it as such.") from problem
+    except tomllib.TOMLDecodeError as problem:
+        raise CoterieError(f"'{path}' is not TOML: {str(problem).rstrip('.')}.") from problem
 
 
 def need_writable(path: Path, folder: Path) -> None:

@@ -199,7 +199,7 @@ def test_a_method_of_one_s_own_is_compared_trained_and_resumed(folder, own):
             ["compare", "digits.toml", "--methods", "fedper"],
             "needs layers that are personal: say which in [layout]",
         ),
-        (["fit", "none.toml"], "cannot be read"),
+        (["fit", "none.toml"], "no file"),
         (["fit", "digits.toml", "--resume"], "no folder to resume from"),
         (["fit", "digits.toml", "--resume", "--out", "x"], "There is no file"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coterie import files
 from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.site.site_toml import Member
@@ -96,4 +97,4 @@ def test_what_a_site_says_is_read_as_it_was_written(tmp_path):
 def test_any_tables_are_written_as_toml(tmp_path):
     value = {"a": 1, "b": [1.5, float("inf"), -2], "c": {"x y": 'line\nand "quotes" \\ \x7f é', "d": {"e": []}}}
     toml_files.write(tmp_path / "x.toml", value, "two\nlines")
-    assert toml_files.read(tmp_path / "x.toml", "a file") == value
+    assert files.read_toml(tmp_path / "x.toml", "a file") == value

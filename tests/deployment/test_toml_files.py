@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.deployment import toml_files
+from coterie import files
 from coterie.deployment.site.site_toml import Member
 
 
@@ -10,4 +10,4 @@ from coterie.deployment.site.site_toml import Member
 def test_a_mark_that_windows_puts_first_does_not_matter(encoding, tmp_path):
     (tmp_path / "site.toml").write_text("name = 'basel'\n", encoding=encoding)
     assert Member.read(tmp_path).name == "basel"
-    assert toml_files.read(tmp_path / "site.toml", "a site") == {"name": "basel"}
+    assert files.read_toml(tmp_path / "site.toml", "a site") == {"name": "basel"}

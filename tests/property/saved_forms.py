@@ -15,6 +15,7 @@ from safetensors.numpy import load as arrays_of
 from safetensors.numpy import save as bytes_of
 
 import coterie
+from coterie import files
 from coterie.deployment import toml_files
 from coterie.deployment.coordinator.run import run
 from coterie.deployment.coordinator.run_toml import RunConfig
@@ -283,7 +284,7 @@ def deployed(name: str, folder: Path) -> Form:
                 raise CoterieError(trouble)
 
         return messages(site, again)
-    tables = toml_files.read(site / name, "a file")
+    tables = files.read_toml(site / name, "a file")
 
     def use(folder: Path) -> None:
         Federation.read(folder), Schema.read(folder / "schema.toml")

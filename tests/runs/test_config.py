@@ -136,8 +136,8 @@ def test_lists_are_choices_unless_the_hyper_parameter_is_a_list():
     ("text", "message"),
     [
         ("[data", "is not TOML"),
-        (None, "cannot be read: No such file"),
-        (b"\xff\xfe", names("TOML saved UTF-8")),
+        (None, names("no file c.toml configuration")),
+        (b"\xff\xfe", names("text UTF-8 save")),
         ("# nothing", "is empty: say at least"),
     ],
 )

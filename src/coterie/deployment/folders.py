@@ -151,7 +151,7 @@ def begun(folder: Path, run: str, program: Mapping[str, Any]) -> Iterator[Path]:
     check_name("run", run)
     home = folder / RUNS / run
     if (path := home / RUN).exists():
-        if toml_files.read(path, "what a run does") != tomllib.loads(toml_files.text(program)):
+        if files.read_toml(path, "what a run does") != tomllib.loads(toml_files.text(program)):
             raise CoterieError(f"There is a run '{run}' with other options: give the new one another name (--name).")
     else:
         home.mkdir(parents=True, exist_ok=True)
@@ -186,6 +186,6 @@ def run_folder(folder: Path, run: str | None) -> Path:
 
 def _is_check(run: Path) -> bool:
     try:
-        return toml_files.read(run / RUN, "what a run does").get("program") == "check"
+        return files.read_toml(run / RUN, "what a run does").get("program") == "check"
     except CoterieError:
         return False

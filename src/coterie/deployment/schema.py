@@ -64,7 +64,7 @@ class Schema:
     @classmethod
     def read(cls, path: str | Path) -> Schema:
         """From ``schema.toml``; a CoterieError says what is wrong with it."""
-        tables = toml_files.read(path := files.local(path), "the schema")
+        tables = files.read_toml(path := files.local(path), "the schema")
         options.need_names(f"'{path}'", tables, ("columns",), "key")
         return cls.of(tables.get("columns", {}), f"'{path}'")
 

@@ -151,7 +151,7 @@ def ready(folder: Path, config: Config, name: str) -> tuple[Identity, dict[str, 
 
 def _pinned(path: Path) -> dict[str, bytes]:
     try:
-        return {site: bytes.fromhex(key) for site, key in toml_files.read(path, "who is who")["peers"].items()}
+        return {site: bytes.fromhex(key) for site, key in files.read_toml(path, "who is who")["peers"].items()}
     except (KeyError, ValueError, AttributeError, TypeError) as problem:
         raise CoterieError(
             f"'{path}' does not say who is who: pin the public identities of all sites again."

@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coterie import options
+from coterie import files, options
 from coterie.errors import CoterieError
 
 T = TypeVar("T")
 
 
-def read(path: Path, what: str) -> dict[str, Any]:
-    """The tables of a file; a CoterieError says that it is missing, unreadable or no TOML.
-
-    ``what`` it is, is for messages: "a federation's configuration".
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows put a mark first
-    except FileNotFoundError:
-        where = "folder" if not path.parent.is_dir() else "file"
-        missing = path.parent if where == "folder" else path
-        raise CoterieError(f"There is no {where} '{missing}', where {what} is looked for.") from None
-    except OSError as problem:
-        raise CoterieError(f"'{path}' cannot be read: {problem.strerror or problem}.") from problem
-    except UnicodeDecodeError as problem:
-        raise CoterieError(f"'{path}' is not text in UTF-8: save it as such.") from problem
-    except tomllib.TOMLDecodeError as problem:
-        raise CoterieError(f"'{path}' is not TOML: {str(problem).rstrip('.')}.") from problem
-
-
 def into(cls: type[T], path: Path, what: str) -> T:
     """What a file says as a ``cls``, a dataclass of declared options; a CoterieError says what is wrong."""
-    tables = read(path, what)
+    tables = files.read_toml(path, what)
     try:
         return options.of(cls, tables, f"'{path}'", noun="key")
     except CoterieError as problem:

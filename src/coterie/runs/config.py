@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,14 +146,7 @@ def read(path: str | Path) -> Config:
 def document(path: str | Path) -> dict[str, Any]:
     """The sections of a TOML file, as they are."""
     path = files.local(path)
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows put a mark first
-    except tomllib.TOMLDecodeError as e:
-        raise CoterieError(f"'{path}' is not TOML: {e}.") from e
-    except UnicodeDecodeError as e:
-        raise CoterieError(f"'{path}' is not TOML, or was not saved as UTF-8: {e}.") from e
-    except OSError as e:
-        raise CoterieError(f"'{path}' cannot be read: {e.strerror or e}.") from e
+    tables = files.read_toml(path, "a configuration")
     if not tables:
         raise CoterieError(f"'{path}' is empty: say at least which [data] and which [model] there are.")
     return tables

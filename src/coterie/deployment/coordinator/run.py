@@ -16,7 +16,7 @@ from safetensors.numpy import save as to_bytes
 
 from coterie import files
 from coterie.data.prepare_table import check_choices
-from coterie.deployment import secure_sum_setup, toml_files
+from coterie.deployment import secure_sum_setup
 from coterie.deployment.coordinator.check import GATHER, run_check
 from coterie.deployment.coordinator.fit import fit, need_rows, settled
 from coterie.deployment.coordinator.run_toml import CHECK, RunConfig, digest
@@ -217,7 +217,7 @@ def policy(given: Mapping[str, Any]) -> Policy:
 
 def waits(folder: Path, run_id: str) -> tuple[bool, float]:
     """Whether a run needs all sites from its start, and how many seconds it waits for them."""
-    checks = toml_files.read(folder / "runs" / run_id / RUN, "the program of a run").get("program") == CHECK
+    checks = files.read_toml(folder / "runs" / run_id / RUN, "the program of a run").get("program") == CHECK
     whole = not checks and policy(Config.read(folder).policy).min_clients == "all"
     return whole, GATHER if checks else PATIENCE
 
