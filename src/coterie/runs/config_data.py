@@ -98,8 +98,8 @@ def federated(config: Config, seed: int) -> Federated:
         table = {name: values[kept] for name, values in table.items()}
     if data["partition"] in DEALT and "client" in table:
         raise CoterieError(
-            f"The rows have clients, and partition {data['partition']!r} would deal them to others: say partition = "
-            "'given', or give the rows without an array 'client'."
+            f"The rows have clients, and partition {data['partition']!r} would deal them to others: let "
+            "partition be 'given', or give the rows without an array 'client'."
         )
     if data["partition"] == "rotated":
         angles = data["angles"]
@@ -153,7 +153,7 @@ def _groups(partition: Partition, label: Array) -> tuple[Ints, tuple[str, ...]]:
         if not partition.names:
             raise CoterieError(
                 "Rows are dealt to clients whatever their group, so that a client has several: let an array of the "
-                "data say whose row it is (partition = 'given', or client=), or give no groups."
+                "data say whose row it is (partition 'given', or client), or give no groups."
             )
         who = partition.names[partition.client[differ[0]]]
         raise CoterieError(f"Rows of client {who} are of more than one group: give all rows of a client the same one.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from coterie.errors import CoterieError
 from coterie.options import Checked, Option, declared, of, shown
@@ -40,6 +40,7 @@ def optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 class Data:
     """``[data]``: the rows, and which of them a client has."""
 
+    argument: ClassVar[str] = "partition"
     source: Annotated[
         Any, Option("digits, fashion-mnist, a .npz file, or package.module:function.", what="text", read=text)
     ] = "digits"
@@ -74,6 +75,7 @@ class Torch(Checked):
     ``(outputs, targets) -> (rows,)``, or names.
     """
 
+    argument: ClassVar[str] = "coterie.Torch"
     path: Annotated[
         Any, Option("softmax, a net of the package, or package.module:function.", what=_CODE, read=code)
     ] = "softmax"
@@ -100,6 +102,7 @@ class Torch(Checked):
 class Layout:
     """``[layout]``: which layers are shared, for methods that split a model."""
 
+    argument: ClassVar[str] = "shared or personal"
     shared: Annotated[tuple[str, ...] | None, Option("Names or patterns, such as body*.", argument="shared")] = None
     personal: Annotated[tuple[str, ...] | None, Option("Names or patterns, such as head*.", argument="personal")] = None
 
@@ -108,6 +111,7 @@ class Layout:
 class Engine:
     """``[engine]``: where clients are."""
 
+    argument: ClassVar[str] = "engine"
     kind: Annotated[
         Literal["inprocess", "loopback", "ray"],
         Option(
@@ -125,6 +129,7 @@ class Engine:
 class Privacy:
     """``[privacy]``: noise on sums."""
 
+    argument: ClassVar[str] = "privacy"
     clip: Annotated[float | None, Option("The bound of what a client (row) adds.", above=0.0)] = None
     noise: Annotated[float | None, Option("Standard deviation, relative to clip.", low=0.0)] = None
     epsilon: Annotated[float | None, Option("What all rounds may spend, instead of noise.", above=0.0)] = None
@@ -140,6 +145,7 @@ class Privacy:
 class Run:
     """``[run]``: how long, and what is kept."""
 
+    argument: ClassVar[str] = "rounds"
     rounds: Annotated[int, Option("Of each method.", low=1, argument="rounds")] = 50
     evaluate_every: Annotated[int, Option("Rounds between two looks at held-out rows.", low=1)] = 1
     seeds: Annotated[
@@ -157,14 +163,11 @@ class Run:
     mlflow: Annotated[str | None, Option("Place of MLflow's records.", matters=False)] = None
 
 
-SECTIONS: dict[str, type] = {
-    "data": Data,
-    "model": Torch,
-    "layout": Layout,
-    "engine": Engine,
-    "privacy": Privacy,
-    "run": Run,
+SECTIONS: dict[str, Any] = {
+    **{"data": Data, "model": Torch, "layout": Layout},
+    **{"engine": Engine, "privacy": Privacy, "run": Run},
 }
+"""By name; ``argument`` is what a call of :func:`coterie.fit` gives instead of a whole section."""
 
 
 def section(name: str, given: Any) -> dict[str, Any]:

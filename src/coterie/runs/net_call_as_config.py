@@ -16,25 +16,8 @@ from coterie.options import declared, shown
 from coterie.runs import in_memory
 from coterie.runs.config_keys import DEALT, SECTIONS, Run, Torch
 
-_SEED = declared(Run)["seeds"].option.what
-_WORDS = (
-    (f"seeds of [run] must be {_SEED}", "seed must be a whole number from 0, or several different ones"),
-    *(
-        (f"{key} of [{name}]", one.option.argument)
-        for name, cls in SECTIONS.items()
-        for key, one in declared(cls).items()
-        if one.option.argument
-    ),
-    ("give data that have them, or partition = 'rotated'", "say group, of every row or client"),
-    ("partition = ", "partition="),
-    ("[run]", "rounds"),
-    ("[data]", "partition"),
-    ("[layout]", "shared or personal"),
-    ("[model]", "coterie.Torch"),
-    ("method.name", "method"),
-)
-"""What a configuration calls something, and what a call does, as keys declare it; other sections are arguments of
-their name."""
+_SEEDS = f"seeds of [run] must be {declared(Run)['seeds'].option.what}"
+_SEED = "seed must be a whole number from 0, or several different ones"
 
 
 def sections(rows: Any, net: Torch, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,11 +92,18 @@ def in_words_of_a_call() -> Iterator[None]:
     try:
         yield
     except CoterieError as problem:
-        text = str(problem)
-        for said, word in _WORDS:
-            text = text.replace(said, word)
-        problem.args = (re.sub(r"\[(engine|privacy|network)\]", r"\1", text),)
+        text = str(problem).replace(_SEEDS, _SEED).replace("method.name", "method")
+        problem.args = (re.sub(rf"(?:(\w+) of )?\[({'|'.join(SECTIONS)}|network)\]", _argument, text),)
         raise
+
+
+def _argument(said: re.Match[str]) -> str:
+    """What a call gives instead of a section, or of a key of one, as both are declared."""
+    key, name = said.groups()
+    cls = SECTIONS.get(name)
+    if cls is not None and key in declared(cls) and (argument := declared(cls)[key].option.argument):
+        return argument
+    return f"{key} of " * bool(key) + (name if cls is None else cls.argument)
 
 
 def method_names(given: Any) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ class TrainingProblem:
             )
         if trainer.groups and not self.data.known:
             raise CoterieError(
-                f"The method {trainer.name} needs known groups: give data that have them, or partition = 'rotated'."
+                f"The method {trainer.name} needs known groups: say group of rows or clients, or partition 'rotated'."
             )
         if getattr(trainer.method_class, "by_row", False) and self.config.private and privacy["unit"] != "row":
             raise CoterieError(f"The method {trainer.name} hides rows, not clients: say unit = 'row' in [privacy].")
