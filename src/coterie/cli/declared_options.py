@@ -42,9 +42,14 @@ def place(text: str | Path) -> Path:
         raise BadParameter(str(problem)) from problem
 
 
+def own_option(name: str, metavar: str | None, text: str, group: str | None = None, **more: Any) -> Any:
+    """An option of commands alone, which stands for no declared one."""
+    return Option(name, metavar=metavar, help=text, rich_help_panel=group, **more)
+
+
 def new_file(name: str, metavar: str, text: str, group: str | None = None) -> Any:
-    """An option that names a file or folder to write."""
-    return Option(name, parser=place, metavar=metavar, help=text, rich_help_panel=group)
+    """One that names a file or folder to write."""
+    return own_option(name, metavar, text, group, parser=place)
 
 
 TABLES = "CSV, TSV (also .gz), Parquet, Feather or NPZ"
@@ -53,13 +58,13 @@ ModelPath = Annotated[Path, Argument(parser=place, metavar="MODEL", help="The fo
 Force = Annotated[bool, Option("--force", help="Replace files that coterie did not write.")]
 NaValue = Annotated[
     list[str] | None,
-    Option(
+    own_option(
         "--na-value",
-        metavar="TEXT",
-        help="Text of a CSV that means a missing value, besides empty cells; several are allowed. By default NA, null, "
+        "TEXT",
+        "Text of a CSV that means a missing value, besides empty cells; several are allowed. By default NA, null, "
         "nan, None and the like; '' alone takes only empty cells as missing. In columns of clients and clusters any "
         "text is a label.",
-        rich_help_panel="The table",
+        "The table",
     ),
 ]
 
@@ -113,10 +118,10 @@ ENGINE = inspect.Parameter(
     default=None,
     annotation=Annotated[
         list[str] | None,
-        Option(
+        own_option(
             "--engine",
-            metavar="NAME",
-            help="Where clients are: inprocess, loopback or ray; and more of it, such as sites=4; several are allowed.",
+            "NAME",
+            "Where clients are: inprocess, loopback or ray; and more of it, such as sites=4; several are allowed.",
         ),
     ],
 )

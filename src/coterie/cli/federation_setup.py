@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.declared_options import assignments, flag, optional, place, takes
+from coterie.cli.declared_options import assignments, flag, optional, own_option, place, takes
 from coterie.cli.outputs import check_folder
 from coterie.cli.sites import SiteFolder
 from coterie.cli.terminal import say, status
@@ -24,18 +24,14 @@ if TYPE_CHECKING:
 
 MinGroup = Annotated[
     int,
-    typer.Option(
-        "--min-group",
-        metavar="ROWS",
-        help="Rows that a sum, or an answer about a client, must cover to leave a site.",
-    ),
+    own_option("--min-group", "ROWS", "Rows that a sum, or an answer about a client, must cover to leave a site."),
 ]
 Rules = Annotated[
     list[str] | None,
-    typer.Option(
+    own_option(
         "--disclosure",
-        metavar="NAME=VALUE",
-        help="What may be known of rows, until a site's owner says otherwise: min_level=5, rows_per_column=10 and "
+        "NAME=VALUE",
+        "What may be known of rows, until a site's owner says otherwise: min_level=5, rows_per_column=10 and "
         "others that stand under 'disclosure' in site.toml.",
     ),
 ]

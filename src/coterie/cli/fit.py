@@ -14,7 +14,7 @@ import typer
 
 from coterie.cli import declared_options as o
 from coterie.cli import nets, sites
-from coterie.cli.declared_options import TABLES, Force, new_file, place
+from coterie.cli.declared_options import TABLES, Force, new_file, own_option, place
 from coterie.cli.outputs import check_folder, need_room, our_document, our_page
 from coterie.cli.terminal import say, status, width
 from coterie.deployment.federation_toml import LONGEST, is_federation
@@ -41,11 +41,11 @@ Out = Annotated[
 ]
 BytesPerUpdate = Annotated[
     int | None,
-    typer.Option(
+    own_option(
         "--bytes-per-update",
-        metavar="N",
-        help="Let similarity-network compress every update of a client to so many bytes.",
-        rich_help_panel="Over rounds",
+        "N",
+        "Let similarity-network compress every update of a client to so many bytes.",
+        "Over rounds",
     ),
 ]
 

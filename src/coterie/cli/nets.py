@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.declared_options import new_file
+from coterie.cli.declared_options import new_file, own_option
 from coterie.cli.outputs import OUTPUTS, check_folder, need_room, our_document, our_page
 from coterie.cli.terminal import say, width
 from coterie.errors import CoterieError
@@ -22,20 +22,13 @@ _PANEL = "A configuration"
 
 Methods = Annotated[
     str | None,
-    typer.Option(
-        "--methods",
-        metavar="NAMES",
-        help="Methods with commas between them, auto or all; local and pooled are always in.",
-        rich_help_panel=_PANEL,
+    own_option(
+        "--methods", "NAMES", "Methods with commas between them, auto or all; local and pooled are always in.", _PANEL
     ),
 ]
 Resume = Annotated[
     bool,
-    typer.Option(
-        "--resume",
-        help="Go on from the last checkpoint; the numbers are those of a run never cut.",
-        rich_help_panel=_PANEL,
-    ),
+    own_option("--resume", None, "Go on from the last checkpoint; the numbers are those of a run never cut.", _PANEL),
 ]
 Strict = Annotated[
     bool,

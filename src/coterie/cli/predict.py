@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli import declared_options as o
-from coterie.cli.declared_options import Force, ModelPath, TablePath, load_model, new_file
+from coterie.cli.declared_options import Force, ModelPath, TablePath, load_model, new_file, own_option
 from coterie.cli.fit import what_was_read
 from coterie.cli.outputs import check_table, wrote
 from coterie.cli.terminal import say, status
@@ -33,10 +33,10 @@ Client = Annotated[
 ]
 Keep = Annotated[
     list[str] | None,
-    typer.Option(
+    own_option(
         "--keep",
-        metavar="COLUMN",
-        help="Copy this column of the table, such as a row's number, beside the predictions; 'all' for all of "
+        "COLUMN",
+        "Copy this column of the table, such as a row's number, beside the predictions; 'all' for all of "
         "them. May be given more than once.",
     ),
 ]

@@ -13,7 +13,7 @@ from typer import Argument, BadParameter
 from typer import Option as Flag
 
 from coterie.cli import declared_options as o
-from coterie.cli.declared_options import place
+from coterie.cli.declared_options import own_option, place
 from coterie.cli.outputs import OUTPUTS
 from coterie.cli.terminal import say
 from coterie.deployment.federation_toml import LONGEST
@@ -46,30 +46,22 @@ Json = Annotated[bool, Flag("--json", help="Print JSON, for other programs.")]
 Foreground = Annotated[bool, Flag("--foreground", help="Stay until it ends; Ctrl-C stops it.")]
 Objective = Annotated[
     str | None,
-    Flag(
+    own_option(
         "--objective",
-        metavar="MODULE:FUNCTION",
-        help="Instead of a formula: what makes a site's objective; every site must allow it in its site.toml.",
-        rich_help_panel=_PANEL,
+        "MODULE:FUNCTION",
+        "Instead of a formula: what makes a site's objective; every site must allow it in its site.toml.",
+        _PANEL,
     ),
 ]
 ObjectiveOption = Annotated[
     list[str] | None,
-    Flag(
-        "--objective-option",
-        metavar="NAME=VALUE",
-        help="An argument of what makes the objective; several are allowed.",
-        rich_help_panel=_PANEL,
+    own_option(
+        "--objective-option", "NAME=VALUE", "An argument of what makes the objective; several are allowed.", _PANEL
     ),
 ]
 RunName = Annotated[
     str | None,
-    Flag(
-        "--name",
-        metavar="RUN",
-        help="By default the method's with a number; one that is there goes on.",
-        rich_help_panel=_PANEL,
-    ),
+    own_option("--name", "RUN", "By default the method's with a number; one that is there goes on.", _PANEL),
 ]
 RunTimeout = Annotated[float, Flag("--timeout", help=_GIVE_UP, rich_help_panel=_PANEL, **_TIME)]
 RunJson = Annotated[bool, Flag("--json", help="Print a line of JSON for each exchange.", rich_help_panel=_PANEL)]
