@@ -6,7 +6,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Self
 
-from coterie.federation import By, Check, Federation, Ints, Replies, Sums, To, Work
+import numpy as np
+
+from coterie.federation import (
+    By,
+    Check,
+    Clusters,
+    Federation,
+    Ints,
+    PerCluster,
+    Ragged,
+    Replies,
+    Roster,
+    Sums,
+    To,
+    Work,
+)  # fmt: skip
 
 
 class Query(NamedTuple):
@@ -73,3 +88,37 @@ class WrappedFederation(Answering):
         """Let go of the sites of the other one, where it has any."""
         if isinstance(self.fed, Answering):
             self.fed.close()
+
+
+class Unclustered(WrappedFederation):
+    """The same clients without their clusters, for a method that ignores them."""
+
+    def __init__(self, fed: Federation) -> None:
+        super().__init__(fed)
+        self.clients = Roster(fed.clients.ids, np.zeros_like(fed.clients.clusters))
+        self.reveals = getattr(fed, "reveals", True)
+
+    def _answer(self, query: Query) -> Any:
+        to = query.to
+        if isinstance(to, Clusters):
+            to = np.full(len(self.clients), bool(to.mask[0]))
+        asked = np.asarray(to if to is not None else self.clients.ids)
+        n = int(asked.sum()) if asked.dtype == bool else asked.size
+        k = self.fed.clients.k
+        message = {name: _in_each(one, k) for name, one in query.message.items()}
+        by, groups = (np.zeros(n, np.int64), 1) if isinstance(query.by, str) else (query.by, query.groups)
+        return query._replace(to=to, message=message, by=by, groups=groups).of(self.fed)
+
+
+def _in_each(value: Any, k: int) -> Any:
+    """What one cluster of all clients is told, for each of k."""
+    if isinstance(value, dict):
+        return {name: _in_each(one, k) for name, one in value.items()}
+    return PerCluster(_repeated(value.value, k)) if isinstance(value, PerCluster) else value
+
+
+def _repeated(value: Any, k: int) -> Any:
+    if isinstance(value, dict):
+        return {name: _repeated(one, k) for name, one in value.items()}
+    first = np.zeros(k, np.int64)
+    return value.take(first) if isinstance(value, Ragged) else np.asarray(value)[first]

@@ -208,7 +208,6 @@ def test_a_site_is_added_and_nothing_that_was_there_is_changed(place):
             "coterie fit heart --method weighted-averaging",
         ),
         (["fit", "basel.csv", *RUN, "--name", "mine"], "is a table: leave out --name"),
-        (["compare", "heart", "--formula", FORMULA, "--methods", "ditto,fedavg"], "one method is compared"),
         (["log", "heart", "--name", "r"], "There is no run 'r'"),
         (["log", "heart"], "There was no run yet"),
         (["schema", "heart"], "neither a table nor the folder of a site"),

@@ -79,7 +79,10 @@ SLIPS = [
     (lambda place: coterie.fit(place, FORMULA, engine="ray"), "folder engine leave engine='ray' out"),
     (lambda place: coterie.fit(place, FORMULA, engine={"nam": "x"}), "no option 'nam' Did you mean 'name'"),
     (lambda place: coterie.fit(place, FORMULA, group="ward"), "group goes with coterie.Torch say cluster"),
-    (lambda place: coterie.compare(place, FORMULA, methods=["ditto", "apfl"]), "one method is compared"),
+    (
+        lambda place: coterie.compare(place, FORMULA, methods=["ditto", "apfel"]),
+        "no method 'apfel' Did you mean 'apfl'",
+    ),
     (lambda place: federated_fit.program(FORMULA, {"method": "a:b", "reml": False}), "reml is for methods rounds"),
 ]
 

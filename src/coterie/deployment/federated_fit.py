@@ -8,9 +8,10 @@ from typing import Any
 
 from coterie.deployment import folders
 from coterie.deployment.coordinator.run import verify
-from coterie.deployment.coordinator.run_toml import RunConfig
+from coterie.deployment.coordinator.run_toml import COMPARE, RunConfig
 from coterie.deployment.federation_toml import LONGEST
 from coterie.errors import CoterieError, listed
+from coterie.evidence.comparison import BASELINES
 from coterie.families import DEFAULT
 from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names
@@ -40,6 +41,9 @@ def program(
     for name in [name for name in _ROWS_TOGETHER if name in given]:
         raise CoterieError(f"Over sites there is no {name}: {_ROWS_TOGETHER[name]}.")
     method, rounds = given.get("method", "auto"), given.get("rounds")
+    several: dict[str, Any] = {"methods": list(given["methods"])} if "methods" in given else {}
+    if several and isinstance(rounds, int) and given.get("main") is None:
+        several["rounds"], rounds = rounds, None
     if rounds is not None and not isinstance(rounds, Mapping):
         rounds = {FITTED[method].length if method in FITTED else "rounds": rounds}
     rounds = plain(dict(rounds or {}) | ({} if given.get("main") is None else {"main": given["main"]}))
@@ -57,6 +61,8 @@ def program(
         raise CoterieError("Say what is modelled: add --formula 'outcome ~ columns', or --objective module:function.")
     else:
         task = {"formula": formula, "family": DEFAULT, "missing": "error"} | task
+    if several:
+        method, options = COMPARE, options | several
     if method == "auto":
         method = "given-strengths" if "gamma" in given else "hierarchical"
     if objective is not None or ":" in method:
@@ -74,12 +80,10 @@ def program(
 
 
 def comparing(methods: Sequence[str]) -> dict[str, Any]:
-    """Arguments of a call that compares: one split, and the method beside `local` and `pooled`, always in."""
-    found = [name for name in dict.fromkeys(methods) if name not in ("local", "pooled")]
+    """Arguments of a call that compares: one split, and the methods beside `local` and `pooled`, always in."""
+    found = [name for name in dict.fromkeys(methods) if name not in BASELINES]
     if len(found) > 1 or "all" in found:
-        raise CoterieError(
-            "Over sites one method is compared with local and pooled, for each costs exchanges: name one."
-        )
+        return {"splits": 1, "methods": found}
     return {"splits": 1, "method": next(iter([*found, *methods]), "auto")}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
@@ -93,6 +93,11 @@ class TableComparison(Comparison):
         seconds = {name: min(value, other.seconds[name]) for name, value in self.seconds.items()}
         weight, rows = self.weight + other.weight, self.rows + other.rows
         return replace(self, losses=losses, alike=alike, seconds=seconds, weight=weight, rows=rows)
+
+    def of(self, names: Collection[str]) -> Self:
+        """The same of some of the methods."""
+        losses, alike = ({n: v for n, v in each.items() if n in names} for each in (self.losses, self.alike))
+        return replace(self, losses=losses, alike=alike, seconds={n: self.seconds[n] for n in losses})
 
     def row(self, name: str) -> dict[str, Any]:
         """What the table says of a method: see ``FitResult.comparison``."""

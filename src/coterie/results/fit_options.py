@@ -192,6 +192,12 @@ class Options:
         return self.rounds if self.each is None else {FITTED[name].length: self.each}
 
     @property
+    def has_prior(self) -> bool:
+        """Whether main clients are pulled to the pooled model, as `local` is not."""
+        asked = self.rounds.get("prior", "auto")
+        return family_named(self.family).needs_prior if asked == "auto" else asked not in ("none", 0)
+
+    @property
     def hold(self) -> Splits:
         """How rows are held out."""
         from coterie.evidence.splits import Splits

@@ -156,33 +156,29 @@ class Fitting:
         if options.splits == 0:
             return None, default if asked == "auto" else asked, ""
         fits = {n: lambda train, n=n: self.fit(n, problem, train)[0] for n in names}
-        held = [n for n in names if FITTED[n].corrected is not None and self.has_prior()]
+        held = [n for n in names if FITTED[n].corrected is not None and options.has_prior]
         alike = {n: lambda train, n=n: run_alone(n, train, problem, {"rounds": options.rounds_of(n)}) for n in held}
-        evidence = all_splits(each_split(clients, problem.family, fits, options.hold, self.counted(), alike))
+        evidence = all_splits(each_split(clients, problem.family, fits, options.hold, counted(clients, options), alike))
         if not evidence.weight.sum() > 0:
             return None, default if asked == "auto" else asked, "No client has a row to spare for a test."
         best = evidence.recommended()
         return evidence, best if asked == "auto" else asked, evidence.reason(best, options.hold)
 
-    def has_prior(self) -> bool:
-        """Whether main clients are pulled to the pooled model, as `local` is not."""
-        asked = self.options.rounds.get("prior", "auto")
-        return family_named(self.options.family).needs_prior if asked == "auto" else asked not in ("none", 0)
-
     def untested(self, evidence: TableComparison) -> int:
         """Held-out rows that terms learned from the training rows cannot be computed for."""
-        if self.clients.relearn is None or self.counted() is not None:
+        if self.clients.relearn is None or counted(self.clients, self.options) is not None:
             return 0
         return sum(int(mask.sum()) for mask in self.options.hold.masks(self.clients)) - int(evidence.rows.sum())
 
-    def counted(self) -> Any:
-        """Which clients (m,) bool the evidence is about: the main ones where a method names them; None for all."""
-        corrected = any(FITTED[name].corrected is not None for name in self.options.asked)
-        if not corrected or self.options.rounds.get("main") is None:
-            return None
-        mask = np.zeros(len(self.clients), dtype=bool)
-        mask[main_clients(self.clients, self.options.rounds["main"])] = True
-        return mask
+
+def counted(clients: Clients, options: Options) -> Any:
+    """Which clients (m,) bool the evidence is about: the main ones where a method names them; None for all."""
+    corrected = any(FITTED[name].corrected is not None for name in options.asked)
+    if not corrected or options.rounds.get("main") is None:
+        return None
+    mask = np.zeros(len(clients), dtype=bool)
+    mask[main_clients(clients, options.rounds["main"])] = True
+    return mask
 
 
 def need_applicable(

@@ -21,6 +21,8 @@ from coterie.objectives.glm import GLM
 from coterie.objectives.row_kernels import totals
 from coterie.relations.clusters import ClusterTree
 
+ALONE = "collaboration.fit:alone"
+"""The function that stands for a main client's method where its own rows alone are to make a model."""
 ROWS_PER_BLOCK = 16_384
 """Enough work for a thread to be worth its start."""
 
@@ -59,7 +61,7 @@ def client_losses(clients: Clients | GLM, family: Family | str, theta: Floats) -
 def run_alone(name: str, clients: Clients, problem: GroupedProblem, options: dict[str, Any]) -> Estimates:
     """A model of every client's own rows under the prior of a main client's method."""
     options = {"rounds": {k: v for k, v in options.get("rounds", {}).items() if k in ("prior", "seed")}}
-    return run(replace(FITTED[name], fits="collaboration.fit:alone"), clients, problem, options)[0]
+    return run(replace(FITTED[name], fits=ALONE), clients, problem, options)[0]
 
 
 def run(

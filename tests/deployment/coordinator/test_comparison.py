@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import coterie
+from coterie.api import compared
 from coterie.deployment import secure_sum_setup
 from coterie.deployment.coordinator.run import run
 from coterie.deployment.federation_toml import Config
@@ -63,7 +64,7 @@ def test_the_evidence_of_sites_is_that_of_one_table(tmp_path, splits, cluster):
     task = SCHOOLS if cluster is None else SCHOOLS | {"cluster": cluster}
     there, home, _ = hold_out(tmp_path, table, task, splits=splits)
     here = of_one_table(table, task, splits=splits)
-    assert list(there.comparison.index) == ["local", "pooled", "hierarchical"]
+    assert list(there.comparison.index) == ["local", "pooled", "hierarchical"], "\n".join(there.notes)
     alike(there, here)
     for name in ("rows", "test_rows", "loss_local", "loss_pooled"):
         np.testing.assert_allclose(there.client_gains[name], here.client_gains[name], rtol=1e-10)
@@ -96,6 +97,58 @@ def test_methods_of_every_kind_are_compared_as_on_one_table(tmp_path, name):
     assert list(there.comparison.index) == ["local", "pooled", name], there.notes
     # sites were not asked of clusters that a method ignores: its intervals are over clients
     alike(there, of_one_table(schools(), task, name, **OVER_ROUNDS[name]), 1e-9, not FITTED[name].flat)
+
+
+MAIN = {"main": [100, 104], "collaborators": 3}
+COLLABORATION = {
+    "gaussian": (schools, "site", SCHOOLS, "bias-correction", {}),
+    "main": (schools, "site", SCHOOLS, "weighted-averaging", {"rounds": MAIN}),
+    "binomial": (heart, "hospital", {"formula": "disease ~ age + exang", "family": "binomial", "missing": "drop"},
+                 "weighted-averaging", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [pytest.param("gaussian", marks=pytest.mark.soak), "main", "binomial"])
+def test_main_clients_are_compared_as_on_one_table_with_models_under_their_own_prior(tmp_path, kind):
+    make, column, task, name, options = COLLABORATION[kind]
+    there, _, _ = hold_out(tmp_path, make(), task, name=name, column=column, splits=2, **options)
+    here = of_one_table(make(), task, name, splits=2, **options)
+    assert list(there.comparison.index) == ["local", "pooled", name], there.notes
+    alike(there, here, 1e-8)
+    own = there.comparison["loss_clients"]["local"] - there.comparison["loss_clients"][name]
+    assert (abs(there.comparison["gain_over_local"][name] - own) > 1e-6) == (kind == "binomial")
+
+
+SEVERAL = ["single-cluster", "hierarchical", "ditto", "weighted-averaging", "clusterwise", "own-intercept"]
+
+
+MASKED = pytest.param({"min_sites": 3}, marks=pytest.mark.soak)
+
+
+@pytest.mark.parametrize("secure", [None, MASKED], ids=["each", "masked"])
+def test_several_methods_are_compared_at_once_and_the_best_is_fitted(tmp_path, secure):
+    task, rounds = SCHOOLS | {"cluster": "district"}, {"rounds": {"seed": 3}}
+    there, _, _ = hold_out(tmp_path, schools(), task, name="compare", methods=SEVERAL, secure=secure, **rounds)
+    here = compared(schools(), "y ~ x", "school", "district", methods=SEVERAL, splits=1, seed=3, **rounds)
+    out = [] if secure is None else ["weighted-averaging"]  # a secure sum has no clients of one site alone
+    assert list(there.comparison.index) == ["local", "pooled", *(n for n in SEVERAL if n not in out)], there.notes
+    assert [note.split(",")[0] for note in there.notes if "Left out" in note] == [f"Left out: {n}" for n in out]
+    alike(there, here, 1e-8 if secure is None else 1e-5, intervals=False)
+    assert there.recommended == there.method == here.comparison["loss_rows"].idxmin()
+    assert there.config()["method"]["name"] == there.method
+
+
+def test_a_method_that_a_site_does_not_answer_is_left_out_and_named(tmp_path):
+    coordinator, homes = folders(tmp_path, schools(), "site", ["school"])
+    site = homes[1] / "site.toml"
+    works = '"coterie.deployment.*", "coterie.methods.tree.*", "coterie.methods.local:*"'
+    site.write_text(site.read_text().replace('"coterie.*"', works))
+    asked = {"methods": ["hierarchical", "ditto"], "splits": 1}
+    home = begin(coordinator, "run", {"program": "compare", "task": SCHOOLS, "options": asked, "seed": 3})
+    run(transport(homes), coordinator, "run")
+    there = coterie.load(home / "result")
+    assert list(there.comparison.index) == ["local", "pooled", "hierarchical"], "\n".join(there.notes)
+    assert any("Left out: ditto" in note and "disclosure" in note for note in there.notes)
 
 
 @pytest.mark.parametrize("secure, name", [(None, "hierarchical"), ({"min_sites": 3}, "pooled")], ids=["few", "masked"])
@@ -177,7 +230,9 @@ def test_nothing_is_compared_unless_it_is_asked_for(tmp_path):
     [
         ("pooled", {"splits": -1}, "splits must be a whole number from 0"),
         ("pooled", {"splits": 1, "test_fraction": 2.0}, "between 0 and 1"),
-        ("bias-correction", {"splits": 1}, "compared where all rows are together"),
+        ("compare", {"methods": ["ditto", "dito"]}, "no method 'dito' for a table"),
+        ("compare", {"methods": ["fedbn"]}, "normalise"),
+        ("compare", {"methods": ["clusterwise"]}, "needs clusters"),
     ],
 )
 def test_what_cannot_be_compared_is_said_before_a_site_is_asked(tmp_path, name, options, said):

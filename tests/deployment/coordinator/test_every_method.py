@@ -45,7 +45,6 @@ REFUSED = {
     "fedbn": ({}, "normalise"),
     "similarity-network": ({}, "Held-out rows choose lam of the network where all rows are together"),
     "bias-correction": ({"rounds": {"keep": "held-out"}}, "Held-out rows choose keep where all rows are together"),
-    "weighted-averaging": ({"splits": 1}, "compared where all rows are together"),
 }
 
 

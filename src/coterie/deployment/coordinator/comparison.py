@@ -13,33 +13,37 @@ from typing import Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.deployment.site.holdout import baselines, losses, moments
-from coterie.engines.policy import Refused
+from coterie.deployment.site.holdout import baselines, keep, losses, moments
+from coterie.engines.policy import BelowQuorum, Refused
 from coterie.engines.remote_federation import Remote
+from coterie.errors import CoterieError, NotAll
 from coterie.evidence.comparison import BASELINES, Triple
 from coterie.evidence.splits import Splits
-from coterie.evidence.table_comparison import TableComparison
+from coterie.evidence.table_comparison import TableComparison, all_splits
 from coterie.federation import PerRow, require_all_replies
 from coterie.methods import local, pooled
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
 from coterie.methods.tree.penalised_tree import prepare
-from coterie.numerics.arrays import Floats
+from coterie.numerics.arrays import Bools, Floats
 from coterie.results.fit_result import FitResult
 
 Fit = Callable[[Remote], Estimates]
 Hold = Callable[[Mapping[str, Any]], Remote]
+ALIKE = "alike:"
+"""How what is kept of a method's own baseline begins: models of clients' own rows under the prior that it has."""
 
 
 @dataclass(frozen=True)
 class Summed(TableComparison):
     """A comparison of which only sums over all clients are known, so that intervals are normal ones.
 
-    ``sums`` are over the tested clients: their number "tested"; "mean" and "square" (methods,) of their mean losses;
-    "apart" (methods, methods), squared gains of each over each; "better", how many gain.
+    ``sums`` are over the tested clients: their number "tested"; of the losses ``order``, "mean" and "square" of
+    clients' means; "apart", squared gains of each over each; "better", how many gain.
     """
 
     sums: Mapping[str, Any] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
 
     @property
     def tested(self) -> int:
@@ -48,13 +52,15 @@ class Summed(TableComparison):
 
     def over_clients(self, name: str) -> tuple[float, float]:
         """A method's mean loss over clients, and its standard error."""
-        at = self.methods.index(name)
-        mean = float(np.asarray(self.sums["mean"])[at] / self.tested)
-        return mean, self._error(self.sums["square"][at], mean)
+        at = self.order.index(name)
+        mean = float(np.atleast_1d(self.sums["mean"])[at] / self.tested)
+        return mean, self._error(np.atleast_1d(self.sums["square"])[at], mean)
 
     def gain(self, name: str, other: str) -> tuple[float, float, float, float]:
         """Its mean gain over a baseline with the interval's ends, and the share of clients that gain."""
-        better = self.sums["better"][self.methods.index(name), BASELINES.index(other)]
+        if other == "local" and f"{ALIKE}{name}" in self.order:
+            other = f"{ALIKE}{name}"
+        better = self.sums["better"][self.order.index(name), self.order.index(other)]
         return *self._paired(other, name), float(better) / self.tested
 
     def behind(self, name: str) -> Triple:
@@ -65,7 +71,7 @@ class Summed(TableComparison):
         gain = self.over_clients(worse)[0] - self.over_clients(better)[0]
         if self.tested < 2:
             return gain, float("nan"), float("nan")
-        half = 1.96 * self._error(self.sums["apart"][self.methods.index(better), self.methods.index(worse)], gain)
+        half = 1.96 * self._error(self.sums["apart"][self.order.index(better), self.order.index(worse)], gain)
         return gain, gain - half, gain + half
 
     def _error(self, square: Any, mean: float) -> float:
@@ -74,62 +80,97 @@ class Summed(TableComparison):
         return float(np.sqrt(max(float(square) - n * mean**2, 0.0) / max(n - 1, 1) / n))
 
 
-def compare_on_holdout(
-    result: FitResult,
-    clients: Clients,
-    fit: Fit,
-    fed: Remote,
-    hold: Hold,
-    problem: GroupedProblem,
-    splits: Splits,
-    secure: bool,
-    each: bool,
-) -> FitResult:
-    """A result with held-out losses of its method, of every client alone, and of all together.
+@dataclass(frozen=True)
+class Evidence:
+    """What held-out rows said: ``found``, None where none were, of each split, its cost, and what to say of it."""
 
-    ``clients`` are all with their numbers of rows; ``fit(federation)`` gives the method's estimates; ``hold(split)``
-    opens the run whose sites set the rows of a split aside, with the same clients as ``fed`` has. Where sums are masked
-    (``secure``), nothing of single clients is to be seen; ``each`` says that the method asks clients one by one. There
-    is no comparison where sites would not speak of so few held-out rows, and fewer splits where they do not speak of
-    one that differs from others by so few; a note says so.
+    found: TableComparison | None
+    splits: Splits  # that were made
+    notes: list[str]
+    cost: dict[str, float]
+    parts: tuple[TableComparison, ...] = ()
+
+    @property
+    def alone(self) -> bool:
+        """Whether losses are known client by client."""
+        return self.found is not None and not isinstance(self.found, Summed)
+
+    def beside(self, result: FitResult, clients: Clients) -> FitResult:
+        """A result with this evidence."""
+        notes = [*result.notes, *self.notes]
+        if self.found is None:
+            return replace(result, notes=notes)
+        best, made = self.found.recommended(), self.splits
+        said = {"splits": made.count, "test_fraction": made.fraction, "held_out": self.cost}
+        return replace(
+            result,
+            comparison=self.found.table,
+            client_gains=self.found.by_client(clients, best) if self.alone else result.client_gains,
+            recommended=best,
+            reason=self.found.reason(best, made),
+            notes=notes,
+            settings=result.settings | said,
+        )
+
+
+@dataclass(frozen=True)
+class Comparing:
+    """Methods to be compared over the sites, beside `local` and `pooled`.
+
+    ``fits`` are fits by name, ``alike`` those of a method's own baseline; ``hold(split)`` opens the run whose sites set
+    the rows of a split aside. Where sums are masked (``secure``), nothing of single clients is to be seen; ``each`` are
+    the methods that ask clients one by one. ``counted`` (m,) are the clients that are tested; None for all.
     """
-    kept, alone, made = None, True, 0
-    cost: dict[str, float] = dict.fromkeys(("exchanges", "bytes_down", "bytes_up"), 0)
-    why = "of some {} at a site they are fewer than its min_group"
-    while made < splits.count and alone:
-        part = hold({"seed": splits.seed, "repeat": made, "fraction": float(splits.fraction)})
-        if not np.array_equal(part.clients.ids, fed.clients.ids):
-            why = "other clients were there than in the fit"
-            break
-        groups, clear = disclosable(part)
-        if not groups or ((each or made) and not clear):
-            why = why.format("client" if groups else "cluster")
-            break
-        alone = clear and not secure
-        try:
-            found = _split(result.method, fit, part, problem, splits, alone)
-        except Refused as refused:
-            why = f"sites refuse it: {str(refused).rstrip('.')}"
-            break
-        finally:
-            cost = {key: value + part.ledger.as_dict()[key] for key, value in cost.items()}
-        kept, made = found if kept is None else kept + found, made + 1
-    if kept is None:
-        return replace(result, notes=[*result.notes, f"No rows were held out: {why}."])
-    left = "client by client" if alone else "as sums over clients, so that intervals are normal ones"
-    note = f"Held-out rows stayed at the sites; their losses left {left}, after {cost['exchanges']:,} more exchanges."
-    if made < splits.count:
-        note += f" Of {splits.count} splits {made} {'was' if made == 1 else 'were'} made."
-    best = kept.recommended()
-    return replace(
-        result,
-        comparison=kept.table,
-        client_gains=kept.by_client(clients, best) if alone else result.client_gains,
-        recommended=best,
-        reason=kept.reason(best, replace(splits, count=made)),
-        notes=[*result.notes, note],
-        settings=result.settings | {"splits": made, "test_fraction": splits.fraction, "held_out": cost},
-    )
+
+    fits: Mapping[str, Fit]
+    alike: Mapping[str, Fit]
+    hold: Hold
+    problem: GroupedProblem
+    splits: Splits
+    secure: bool
+    each: frozenset[str]
+    counted: Bools | None = None
+
+    def over(self, fed: Remote) -> Evidence:
+        """The evidence, of the clients that ``fed`` has, too.
+
+        There is none where sites would not speak of so few held-out rows, and of fewer splits where they do not speak
+        of one that differs from others by so few; of several methods, one that a site does not answer is left out.
+        """
+        parts, alone, splits = list[TableComparison](), True, self.splits
+        cost: dict[str, float] = dict.fromkeys(("exchanges", "bytes_down", "bytes_up"), 0)
+        why, names, out = "of some {} at a site they are fewer than its min_group", list(self.fits), dict[str, str]()
+        while len(parts) < splits.count and alone:
+            part = self.hold({"seed": splits.seed, "repeat": len(parts), "fraction": float(splits.fraction)})
+            if not np.array_equal(part.clients.ids, fed.clients.ids):
+                why = "other clients were there than in the fit"
+                break
+            groups, clear = disclosable(part)
+            if not clear and len(names) > 1:
+                out |= dict.fromkeys(self.each, "asks clients one by one, some of whom have too few held-out rows")
+                names = [name for name in names if name not in out]
+            if not groups or ((self.each & {*names} or parts) and not clear):
+                why = why.format("client" if groups else "cluster")
+                break
+            alone = clear and not self.secure
+            try:
+                parts.append(_Split(self, part, alone, names, out).made())
+            except Refused as refused:
+                why = f"sites refuse it: {str(refused).rstrip('.')}"
+                break
+            finally:
+                cost = {key: value + part.ledger.as_dict()[key] for key, value in cost.items()}
+        notes = [f"Left out: {name}, which {reason}." for name, reason in out.items()]
+        if not parts:
+            return Evidence(None, splits, [*notes, f"No rows were held out: {why}."], cost)
+        left = "client by client" if alone else "as sums over clients, so that intervals are normal ones"
+        note = (
+            f"Held-out rows stayed at the sites; their losses left {left}, after {cost['exchanges']:,} more exchanges."
+        )
+        if (made := len(parts)) < splits.count:
+            note += f" Of {splits.count} splits {made} {'was' if made == 1 else 'were'} made."
+        parts = [part.of([*BASELINES, *names]) for part in parts]
+        return Evidence(all_splits(parts), replace(splits, count=made), [*notes, note], cost, tuple(parts))
 
 
 def disclosable(fed: Remote) -> tuple[bool, bool]:
@@ -144,34 +185,76 @@ def disclosable(fed: Remote) -> tuple[bool, bool]:
     return groups, clients
 
 
-def _split(name: str, fit: Fit, fed: Remote, problem: GroupedProblem, splits: Splits, alone: bool) -> TableComparison:
-    """One split: the baselines, the method, and what comes back of their losses."""
-    fed.reveals = False  # type: ignore[attr-defined]  # clients keep their coefficients
-    early, took = None, perf_counter()
-    if FITTED[name].rounds:  # its clients must find nothing of the baselines in their state, nor these of it
-        fed.mark("untouched")
-        early = fit(fed)
-        fed.restore("untouched")
-    took = perf_counter() - took
-    start = perf_counter()
-    root, where = _baselines(fed, problem)
-    require_all_replies(fed.total(baselines, root=root, **where))
-    seconds = dict.fromkeys(BASELINES, perf_counter() - start)
-    names, sent = list(BASELINES), dict[str, Any]()
-    if name not in BASELINES:
+@dataclass
+class _Split:
+    """One split; ``names`` are the methods, of which those that fail are moved to those left ``out``, and why."""
+
+    asked: Comparing
+    fed: Remote
+    alone: bool
+    names: list[str]
+    out: dict[str, str]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def made(self) -> TableComparison:
+        """The baselines, the methods, and what comes back of their losses."""
+        fed, problem, asked = self.fed, self.asked.problem, self.asked
+        own = {f"{ALIKE}{name}": fit for name, fit in asked.alike.items() if name in self.names}
+        every = {name: asked.fits[name] for name in self.names if name not in BASELINES} | own
+        theta: dict[str, Floats] = {}
+        if any(map(_over_rounds, every)):
+            fed.mark("untouched")
+        for name in filter(_over_rounds, every):  # whose clients must find nothing of others in their state
+            if (fitted := self._fitted(name, every[name])) is not None and len(fitted.client):
+                theta[name] = fitted.client
+            fed.restore("untouched")
+        start, fed.reveals = perf_counter(), False  # type: ignore[attr-defined]
+        root, where = _baselines(fed, problem)
+        require_all_replies(fed.total(baselines, root=root, **where))
+        self.seconds |= dict.fromkeys(BASELINES, perf_counter() - start)
+        for name, fit in every.items():
+            if name in theta:
+                require_all_replies(fed.total(keep, name=name, theta=PerRow(theta[name])))
+            elif name not in self.out and (fitted := self._fitted(name, fit)) is not None:
+                sent: dict[str, Any] = {"theta": PerRow(fitted.client)} if len(fitted.client) else {}
+                require_all_replies(fed.total(keep, name=name, **sent))
+        self.names[:] = [name for name in self.names if name not in self.out]
+        return self._told([*BASELINES, *(name for name in every if name.removeprefix(ALIKE) not in self.out)])
+
+    def _fitted(self, name: str, fit: Fit) -> Estimates | None:
+        """What a method makes of the training rows; None where it is left out, beside others."""
         start = perf_counter()
-        fitted = fit(fed) if early is None or not len(early.client) else early
-        names.append(name)
-        seconds[name] = took + perf_counter() - start
-        sent = {"theta": PerRow(fitted.client)} if len(fitted.client) else {}
-    sent["fitted"] = len(names) > 2
-    told = require_all_replies(fed.ask(losses, **sent) if alone else fed.total(moments, **sent))
-    values = np.atleast_2d(told["losses"])
-    found = {n: np.array(values[:, i]) for i, n in enumerate(names)}
-    weight, rows = (np.atleast_1d(np.asarray(told[k], dtype=np.float64)) for k in ("weight", "rows"))
-    clustered = any(size > 1 for size in problem.tree.sizes)
-    given = (found, weight, rows, seconds, problem.family, splits.seed, clustered)
-    return TableComparison(*given) if alone else Summed(*given, sums=dict(told))
+        # clients keep their coefficients, but for a method that needs them
+        self.fed.reveals = FITTED[name.removeprefix(ALIKE)].corrected is not None  # type: ignore[attr-defined]
+        try:
+            return fit(self.fed)
+        except CoterieError as problem:
+            away = isinstance(problem, NotAll | BelowQuorum) and not isinstance(problem, Refused)
+            if len(self.asked.fits) < 2 or away:
+                raise
+            self.out[name.removeprefix(ALIKE)] = f"cannot be fitted over these sites ({str(problem).rstrip('.')})"
+            return None
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - start
+
+    def _told(self, names: list[str]) -> TableComparison:
+        """The losses that come back, of clients that are tested."""
+        fed, asked = self.fed, self.asked
+        told = fed.ask(losses, names=names) if self.alone else fed.total(moments, to=asked.counted, names=names)
+        told = require_all_replies(told)
+        some = np.ones(1) if asked.counted is None or not self.alone else asked.counted.astype(np.float64)
+        values = np.atleast_2d(told["losses"])
+        found = {n: values[:, i] * some for i, n in enumerate(names)}
+        weight, rows = (np.atleast_1d(np.asarray(told[k], dtype=np.float64)) * some for k in ("weight", "rows"))
+        alike = {n.removeprefix(ALIKE): found.pop(n) for n in names if n.startswith(ALIKE)}
+        seconds = {n: self.seconds[n] for n in found}
+        clustered = any(size > 1 for size in asked.problem.tree.sizes)
+        given = (found, weight, rows, seconds, asked.problem.family, asked.splits.seed, clustered, alike)
+        return TableComparison(*given) if self.alone else Summed(*given, sums=dict(told), order=tuple(names))
+
+
+def _over_rounds(name: str) -> bool:
+    return bool(FITTED[name.removeprefix(ALIKE)].rounds)
 
 
 def _baselines(fed: Remote, problem: GroupedProblem) -> tuple[Floats, dict[str, Any]]:

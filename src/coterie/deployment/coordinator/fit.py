@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.data.design import Design
 from coterie.deployment.coordinator import identifiability
-from coterie.deployment.coordinator.comparison import compare_on_holdout
+from coterie.deployment.coordinator.comparison import Comparing
 from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.schema import Schema, clusters_of, design_of
 from coterie.engines.policy import Refused
@@ -25,12 +26,15 @@ from coterie.methods.networks.options import HELD_OUT
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names
+from coterie.queries import Unclustered
+from coterie.relations.clusters import ClusterTree
 from coterie.relations.network_by_labels import by_position
 from coterie.relations.strengths_by_labels import aligned
 from coterie.results.fit_options import Options
 from coterie.results.fit_result import FitResult
 from coterie.results.notes import after
-from coterie.results.table_fit import need_applicable, need_given, result_of
+from coterie.results.table_fit import counted, need_applicable, need_given, result_of, why_not
+from coterie.runs.run_table_method import ALONE
 
 NOTHING = (
     "No rows were held out, so this cannot say whether sharing helps: with one split (--splits 1) sites hold rows out "
@@ -53,77 +57,146 @@ def fit(
     ``opened(part, **task)`` opens a part of the run, whose task says more: the rows of a split, or the mean weight.
     ``secure`` says that sums are masked. A CoterieError says what all rows together cannot identify.
     """
-    start, task, name = perf_counter(), program.task, program.program
+    start, task = perf_counter(), program.task
     given, options, design = settled(program, schema, fed.seed)
-    family = options.family
-    found, shared, mean, spread = identifiability.problem(fed, design.terms, family, options.shared)
+    found, shared, mean, spread = identifiability.problem(fed, design.terms, options.family, options.shared)
     feds = [fed]
     if task.get("weights"):  # relative to their mean, which no site knows
         fed, opened = opened("weighed", mean_weight=mean), partial(opened, mean_weight=mean)
         feds.append(fed)
     clients = _clients_without_rows(fed, design.terms, task)
-    method = FITTED[name]
-    # without clusters, as sites were asked, the one that ignores them is the other
-    applies = "hierarchical" if method.flat and method.clustered else name
-    need_applicable(applies, found, clients, given.get("gamma") is not None, bool(options.shared))
-    every = _by_position(method, options, clients, found) | _strengths(clients, given)
-
-    def fits(fed: Remote) -> Estimates:
-        return method.fit(fed, found, **{k: v for k, v in every.items() if k in method.takes})  # type: ignore[no-any-return]
-
-    fitted = fits(fed)
+    named, strengths = program.program in FITTED, _strengths(clients, given)
+    names = _applying(options, found, clients, bool(strengths))
+    every = {name: Asked.of(name, options, clients, found, strengths) for name in names}
     notes = list(dict.fromkeys(n for told in fed.participants.info.values() for n in told.get("notes", ())))
     if shared:
         notes.append(f"Shared, because no client varies in them: {', '.join(shared)}.")
-    notes += after(clients, found, name, fitted, spread)
-    ledger = {k: sum(f.ledger.as_dict()[k] for f in feds) for k in fed.ledger.as_dict()}
-    columns = {"formula": task["formula"], "client": clients.name, "cluster": clusters_of(task)}
-    result = result_of(
-        name,
-        clients,
-        found,
-        fitted,
-        options,
-        design=design,
-        formula=task["formula"],
-        notes=notes,
-        ledger=ledger | {"seconds": perf_counter() - start},
-        settings=columns | {"sites": list(fed.names), "quarantined": dict(fed.quarantined)},
-        offset=task.get("offset"),
-        weights=task.get("weights"),
-        mean_weight=mean,
-    )
-    result.notes.extend(options.unheeded([name]))
-    if not options.splits:
-        result.notes.append(NOTHING)
-    save(result)
+
+    def result(name: str) -> FitResult:
+        fitted = every[name].fit(fed)
+        ledger = {k: sum(f.ledger.as_dict()[k] for f in feds) for k in fed.ledger.as_dict()}
+        columns = {"formula": task["formula"], "client": clients.name, "cluster": clusters_of(task)}
+        made = result_of(
+            name,
+            clients,
+            found,
+            fitted,
+            options,
+            design=design,
+            formula=task["formula"],
+            notes=[*notes, *after(clients, found, name, fitted, spread), *options.unheeded(names)],
+            ledger=ledger | {"seconds": perf_counter() - start},
+            settings=columns | {"sites": list(fed.names), "quarantined": dict(fed.quarantined)},
+            offset=task.get("offset"),
+            weights=task.get("weights"),
+            mean_weight=mean,
+        )
+        if not options.splits:
+            made.notes.append(NOTHING)
+        return made
+
+    if named:
+        save(first := result(program.program))
     if options.splits:
-        each = bool(method.rounds) or name == "own-intercept" or options.residual == "by-client"
+        evidence = _comparing(every, options, clients, found, opened, secure).over(fed)
+        if not named:
+            best = "pooled" if evidence.found is None else evidence.found.recommended()
+            if best not in every:
+                every[best] = Asked.of(best, options, clients, found, strengths)
+            first = result(best)
+        save(evidence.beside(first, clients))
 
-        def hold(split: Mapping[str, Any]) -> Remote:
-            return opened(f"split{split['repeat']}", hold=split)
 
-        save(compare_on_holdout(result, clients, fits, fed, hold, found, options.hold, secure, each))
+def _comparing(
+    every: Mapping[str, Asked],
+    options: Options,
+    clients: Clients,
+    problem: GroupedProblem,
+    opened: Callable[..., Remote],
+    secure: bool,
+) -> Comparing:
+    """What compares methods on rows that sites hold out."""
+    alike = {n: one.alone for n, one in every.items() if one.method.corrected is not None and options.has_prior}
+    each = frozenset(n for n, one in every.items() if one.each or options.residual == "by-client")
+
+    def hold(split: Mapping[str, Any]) -> Remote:
+        return opened(f"split{split['repeat']}", hold=split)
+
+    fits, main = {n: one.fit for n, one in every.items()}, counted(clients, options)
+    return Comparing(fits, alike, hold, problem, options.hold, secure, each, main)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A method with its options, on a problem of clients at sites."""
+
+    method: Method
+    problem: GroupedProblem
+    given: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, name: str, options: Options, clients: Clients, problem: GroupedProblem, strengths: Mapping[str, Any]
+    ) -> Asked:
+        """By its name, of the options of a call."""
+        method = FITTED[name]
+        every = options.learning | dict(strengths) | {"rounds": options.rounds_of(name)}
+        if method.rounds:
+            every["rounds"] = {"seed": options.seed} | every["rounds"]
+        if method.corrected is not None:
+            every["rounds"] = resolved(clients, problem, every["rounds"], method.corrected, options.hold)
+        if options.network is not None:
+            every["network"] = by_position(clients, options.network)
+        problem = replace(problem, tree=ClusterTree()) if method.flat else problem
+        return cls(method, problem, {k: v for k, v in every.items() if k in method.takes})
+
+    @property
+    def each(self) -> bool:
+        """Whether it asks clients one by one."""
+        return bool(self.method.rounds) or self.method.intercept
+
+    def fit(self, fed: Any) -> Estimates:
+        """What it finds over a federation."""
+        fed = Unclustered(fed) if self.method.flat and fed.clients.k > 1 else fed
+        return self.method.fit(fed, self.problem, **self.given)  # type: ignore[no-any-return]
+
+    def alone(self, fed: Any) -> Estimates:
+        """Of a main client's method: models of clients' own rows under its prior."""
+        rounds = {k: v for k, v in self.given["rounds"].items() if k in ("prior", "seed")}
+        return replace(self, method=replace(self.method, fits=ALONE), given={"rounds": rounds}).fit(fed)
+
+
+def _applying(options: Options, problem: GroupedProblem, clients: Clients, strengths: bool) -> list[str]:
+    """The methods that are asked for; a CoterieError where one does not apply, but of "all" those that do."""
+    for name in options.asked:
+        # without clusters, as sites were asked, the one that ignores them is the other
+        applies = "hierarchical" if FITTED[name].flat and FITTED[name].clustered and not clients.levels else name
+        need_applicable(applies, problem, clients, strengths, bool(options.shared))
+    if "all" not in options.methods:
+        return list(options.asked)
+    some = [n for n in FITTED if why_not(n, problem, clients, strengths) is None and not _chosen(n, options)]
+    return list(dict.fromkeys([*some, *options.asked]))
 
 
 def settled(program: RunConfig, schema: Schema, seed: int) -> tuple[dict[str, Any], Options, Design]:
     """The options of a program by name, those of every fit, and its design: checked before any site is asked.
 
-    A CoterieError names options that the method does not take, columns that the schema does not have, and what only
-    rows in one place can choose.
+    A CoterieError names options that no method takes, columns that the schema does not have, and what only rows in one
+    place can choose.
     """
     task, name = program.task, program.program
-    method = FITTED[name]
     given = dict(program.options)
-    need_names(f"Method '{name}'", given, declared(Options))
-    if method.rounds and isinstance(given.get("rounds", {}), Mapping):
-        given["rounds"] = {"seed": seed, **given.get("rounds", {})}
+    need_names(f"Method '{name}'", given, {**declared(Options), **({} if name in FITTED else {"methods": None})})
     learned = {key: value for key, value in given.items() if key not in STRENGTHS}
-    options = Options(**{"splits": 0, "family": task.get("family", DEFAULT), "method": name, "seed": seed} | learned)
-    need_given(name, bool(task.get("cluster")), given.get("gamma") is not None)
-    if method.corrected is not None and options.splits:
-        raise CoterieError(f"Method '{name}' is compared where all rows are together: leave splits out.")
-    _need_chosen(method, options)
+    several = {"method": name} if name in FITTED else {"methods": tuple(given.get("methods", ()))}
+    learned |= several
+    options = Options(**{"splits": 0, "family": task.get("family", DEFAULT), "seed": seed} | learned)
+    if name not in FITTED and not options.splits:
+        raise CoterieError("A comparison needs at least one split.")
+    for one in options.asked:
+        need_given(one, bool(task.get("cluster")), given.get("gamma") is not None)
+        if (why := _chosen(one, options)) is not None:
+            raise CoterieError(why)
     return given, options, design_of(schema, task)
 
 
@@ -143,23 +216,16 @@ def need_rows(participants: Participants) -> None:
             )
 
 
-def _need_chosen(method: Method, options: Options) -> None:
-    """A CoterieError for what held-out rows, or columns, of all sites together would have to say."""
-    network = options.network or {}
-    for name, value in {**options.rounds, **({"lam": HELD_OUT} | network if method.networked else {})}.items():
+def _chosen(name: str, options: Options) -> str | None:
+    """What held-out rows, or columns, of all sites together would have to say for a method, in a sentence."""
+    method, network = FITTED[name], options.network or {}
+    for key, value in {**options.rounds_of(name), **({"lam": HELD_OUT} | network if method.networked else {})}.items():
         if isinstance(value, str) and value == HELD_OUT:
-            whose = f"{name} of the network" if method.networked else name
-            raise CoterieError(f"Held-out rows choose {whose} where all rows are together: give a number over sites.")
+            whose = f"{key} of the network" if method.networked else key
+            return f"Held-out rows choose {whose} where all rows are together: give a number over sites."
     if network.get("covariates") is not None:
-        raise CoterieError("A network by covariates needs their columns in one place: name a space, or give edges.")
-
-
-def _by_position(method: Method, options: Options, clients: Clients, problem: GroupedProblem) -> dict[str, Any]:
-    """What a method may take, with positions of clients for the labels that were given."""
-    every = options.learning | {"rounds": options.rounds}
-    if method.corrected is not None:
-        every["rounds"] = resolved(clients, problem, options.rounds, method.corrected, options.hold)
-    return every if options.network is None else every | {"network": by_position(clients, options.network)}
+        return "A network by covariates needs their columns in one place: name a space, or give edges."
+    return None
 
 
 def _strengths(clients: Clients, given: Mapping[str, Any]) -> dict[str, Any]:

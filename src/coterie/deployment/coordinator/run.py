@@ -196,13 +196,12 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
     with fitting(f"The journal of run '{home.name}'", "Run again under another name.") if went else nullcontext():
         if program.fits:
             schema = schema_of(folder)
-            call = written(
-                str(folder), program.task | program.options | {"method": program.program, "seed": program.seed}
-            )
-            if "splits" in program.options:  # whose default is another over sites
-                call.setdefault("evidence", {})["splits"] = program.options["splits"]
 
             def save(result: FitResult) -> None:
+                said = {"method": result.method, "seed": program.seed}
+                call = written(str(folder), program.task | program.options | said)
+                if "splits" in program.options:  # whose default is another over sites
+                    call.setdefault("evidence", {})["splits"] = program.options["splits"]
                 replace(result, call=call).save(home / RESULT)
 
             fit(fed, program, schema, save, opened, secure=bool(config.secure))

@@ -1,4 +1,4 @@
-"""What ``runs/<id>/run.toml`` says: a method by name, a program of its owner's, or a check, and what it takes."""
+"""What ``runs/<id>/run.toml`` says: methods by name, a program of its owner's, or a check, and what it takes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from coterie.methods.method import TRAINED_ON_ROWS, Method
 from coterie.methods.registry import FITTED, METHODS
 from coterie.options import Option, check
 
-CHECK = "check"
+CHECK, COMPARE = "check", "compare"
 
 
 def _known(name: str) -> str:
-    if name in (*METHODS, CHECK) or ":" in name:
+    if name in (*METHODS, CHECK, COMPARE) or ":" in name:
         return name
     known = nearest(name, METHODS) or f" There are {', '.join(METHODS)}, or module:function."
     raise CoterieError(f"There is no method {name!r}.{known}")
@@ -32,7 +32,7 @@ def _known(name: str) -> str:
 class RunConfig:
     """What ``run.toml`` says."""
 
-    program: Annotated[str, Option("A method by name, module:function, or check.", read=_known)]
+    program: Annotated[str, Option("A method by name, compare, module:function, or check.", read=_known)]
     task: Annotated[dict[str, Any], Option("A factory and its options, or what a table's task takes.")] = field(
         default_factory=dict
     )
@@ -41,18 +41,18 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        if (method := METHODS.get(self.program)) is None:
+        made, method = "factory" in self.task, METHODS.get(self.program)
+        if method is None and self.program != COMPARE:
             return
-        made = "factory" in self.task
-        if (why := method.why_not("torch" if made else "table", sites=True)) is not None:
+        if method and (why := method.why_not("torch" if made else "table", sites=True)) is not None:
             raise CoterieError(why)
         if not made and "formula" not in self.task:
-            raise CoterieError(f"Method '{self.program}' needs a formula in [task] (--formula).")
+            raise CoterieError(f"'{self.program}' needs a formula in [task] (--formula).")
 
     @property
     def fits(self) -> bool:
-        """Whether it is a method of ``coterie fit`` on tables."""
-        return self.program in FITTED and "factory" not in self.task
+        """Whether it is a method of ``coterie fit`` on tables, or a comparison of several."""
+        return self.program in (*FITTED, COMPARE) and "factory" not in self.task
 
     @classmethod
     def read(cls, path: Path) -> RunConfig:
@@ -69,7 +69,7 @@ class RunConfig:
             options = self.task.get("options", {})
             return {"kind": "factory", "name": self.task["factory"], "options": options}
         # a method over rounds begins with works of others: a site that refuses its own is to say so before
-        method = FITTED[self.program] if self.fits else None
+        method = FITTED.get(self.program) if self.fits else None
         task = {k: v for k, v in self.task.items() if k != "cluster" or method is None or not method.flat}
         own = {"works": _works(method)} if method and method.rounds else {}
         return {"kind": "table", **task, "schema": None if schema is None else schema.plain(), **own}

@@ -69,27 +69,27 @@ def baselines(site: Site, root: Floats, unit: Floats | None = None, origin: Floa
 
 
 @work
-def losses(site: Site, fitted: bool, theta: Floats | None = None) -> dict[str, Any]:
-    """Each client's held-out losses (m, methods), and the number and weights of its held-out rows.
-
-    Where a method was ``fitted`` beside the baselines, ``theta`` (m, p) are its parameters, if clients do not keep
-    them.
-    """
+def keep(site: Site, name: str, theta: Floats | None = None) -> dict[str, Any]:
+    """Every client keeps its held-out losses under a method: at theta (m, p), or at the coefficients that it keeps."""
     held = site.objective.held
-    found = [site.state["held_local"], site.state["held_pooled"]]
-    if fitted:
-        found.append(client_losses(held, held.family, site.state["coefficients"] if theta is None else theta))
-    return {
-        "rows": held.counts,
-        "weight": totals(held.weights, held.starts, held.stops),
-        "losses": np.stack(found, axis=1),
-    }
+    at = site.state["coefficients"] if theta is None else theta
+    site.state[f"held_{name}"] = client_losses(held, held.family, at)
+    return {}
 
 
 @work
-def moments(site: Site, fitted: bool, theta: Floats | None = None) -> dict[str, Any]:
+def losses(site: Site, names: list[str]) -> dict[str, Any]:
+    """Each client's held-out losses (m, methods) under some methods, and the number and weights of these rows."""
+    held = site.objective.held
+    found = [site.state[f"held_{name}"] for name in names]
+    weight = totals(held.weights, held.starts, held.stops)
+    return {"rows": held.counts, "weight": weight, "losses": np.stack(found, axis=1)}
+
+
+@work
+def moments(site: Site, names: list[str]) -> dict[str, Any]:
     """Of each client's mean held-out losses what a comparison needs of their sums: see :class:`Summed`."""
-    found = losses(site, fitted, theta)
+    found = losses(site, names)
     tested = found["weight"] > 0.0
     mean = found["losses"] / np.where(tested, found["weight"], 1.0)[:, None]
     gain = mean[:, None, :] - mean[:, :, None]
