@@ -114,7 +114,6 @@ CASES = [
     ("rounds' p", table(), ["--method", "async-l2gd", "--cluster", "sector", "--gamma", "1", "--rounds", "p0=0.1",
      "--rounds", "p=0.1,0.2,0.3"], ["p of rounds must be one number, or 2: one for each cluster, not 3"]),
     ("rounds' rho", table(), ["--method", "async-al2sgd", "--gamma", "1", "--rounds", "rho=0"], ["rho of rounds must"]),
-    ("rounds, shared", table(), ["--method", "async-l2gd", "--shared", "hours"], ["hours is shared", "exact method"]),
     ("grid, no splits", table(), ["--gamma", "1,2", "--splits", "0"], ["grid", "at least one split"]),
 ]  # fmt: skip
 

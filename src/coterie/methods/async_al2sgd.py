@@ -13,17 +13,8 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
-from coterie.methods.clustered_l2gd.client_work import (
-    SNAPSHOT,
-    Monitor,
-    Reply,
-    State,
-    describe_clients,
-    first_means,
-    observe,
-    tied,
-    widened,
-)
+from coterie.methods.clustered_l2gd import client_work
+from coterie.methods.clustered_l2gd.client_work import SNAPSHOT, Monitor, Reply, State, named, parts, widened
 from coterie.methods.clustered_l2gd.coins_and_averages import Coordinated, NetworkAverage, Vote, central, draw
 from coterie.methods.clustered_l2gd.fused_messages import AnchorHeads, Segment, segment
 from coterie.methods.clustered_l2gd.nested_levels import Levels
@@ -54,40 +45,59 @@ def client_update(
     fresh: Bools,
     refresh: bool,
     personal: Sequence[str] | None = None,
+    untied: Sequence[str] | None = None,
+    shared: Any = None,
+    jump: Any = None,
+    ask: bool = False,
     **steps: Any,
 ) -> Reply:
     """The anchor's gradient where it is new, the communication that was decided last, local steps, what is asked next.
 
     A communication steps with ``g = h + gamma (c (theta - x) - u)``, c (k,), u (k, d); c is negative where there was
     none. v (k, d) is ``alpha_j xbar + (1 - alpha_j) xbar_j``, and ``fresh`` (k,) says where it is new. With
-    ``refresh``, x moves to y, and averages of x are asked for instead of theta's.
+    ``refresh``, x moves to y, and averages of x are asked for instead of theta's. In what all clients share h is the
+    mean of theirs, of ``shared`` (3, d2), g = h but for a ``jump`` (k, d2), and copies are what is told with h.
     """
     j, gamma, x, y, z, h = site.clusters, *(site.state[name] for name in ("gamma", "x", "theta", "z", "h"))
-    m, on = Momentum(*momentum), tied(site, personal)
+    m, (on, one) = Momentum(*momentum), parts(site, personal, untied)
     u, v, pull = widened(u, on), widened(v, on), gamma[:, None] if on is None else gamma[:, None] * on
     if fresh.any():
         new = np.flatnonzero(fresh[j])
         h = np.array(h)
+        if jump is not None:
+            x, y, z, copies = np.array(x), np.array(y), np.array(z), np.ix_(new, np.flatnonzero(one))
+            x[copies], y[copies], z[copies] = shared[1], shared[1], shared[2]
+            site.state["x"] = x
         h[new] = full_gradient(site.objective.take(new), x[new]) + pull[new] * (x[new] - v[j[new]])
+        if jump is not None:
+            h[copies] = shared[0]
         site.state["h"] = h
         site.count(len(new))
     communicated = np.flatnonzero(c[j] >= 0.0)
     if len(communicated):
         theta = mix(m, x[communicated], y[communicated], z[communicated])
-        g = h[communicated] + pull[communicated] * (
-            c[j[communicated], None] * (theta - x[communicated]) - u[j[communicated]]
-        )
+        far = c[j[communicated], None] * (theta - x[communicated]) - u[j[communicated]]
+        g = h[communicated] + pull[communicated] * far
+        if jump is not None:
+            g[:, one] += jump[j[communicated]]
         y, z = np.array(y), np.array(z)
         y[communicated], z[communicated] = theta - m.eta * g, m.b1 * z[communicated] + (1.0 - m.b1) * theta - m.pace * g
     draws = Draws(keyed_random.starts(site.seed, "rows", site.ids), steps["first"][j], steps["batch"])
-    y, z = katyusha(site.objective, x, y, z, h, m, steps["scale"][j], steps["count"][j], draws)
+    moves = None if jump is None else ~one
+    y, z = katyusha(site.objective, x, y, z, h, m, steps["scale"][j], steps["count"][j], draws, moves)
     site.count(2 * int(steps["count"][j].sum()))
     site.state["theta"], site.state["z"] = y, z
     if refresh:
         site.state["x"] = y
-    s = y if refresh else mix(m, x, y, z)
-    s = gamma[:, None] * (s if on is None else s[:, on])
-    return {"s": s.astype(precision(site.objective), copy=False), "g": gamma}
+    at, exact, reply = y if refresh else mix(m, x, y, z), precision(site.objective), Reply()
+    if ask:
+        f = full_gradient(site.objective, at)[:, one]
+        told = [f, y[:, one], z[:, one]] if refresh else [f - site.state["own"]]
+        reply = {"f": np.stack(told, axis=1).astype(exact), "n": np.ones(len(site))}
+        site.state["own"] = f if refresh else site.state["own"]
+        site.count(len(site))
+    s = gamma[:, None] * (at if on is None else at[:, on])
+    return reply | {"s": s.astype(exact, copy=False), "g": gamma}
 
 
 def mix(m: Momentum, x: Floats, y: Floats, z: Floats) -> Floats:
@@ -110,19 +120,22 @@ class AsyncAL2SGD(Stepwise):
     vote: Vote | None = None  # who draws the global coin
     network: NetworkAverage = field(default=central)  # who computes the network's average
     monitor: Monitor = field(default_factory=Monitor)  # what is "observed" after a step
-    personal: Sequence[str] | None = None  # layers that nothing ties, nor what the objective keeps; None ties all
+    personal: Sequence[str] | None = None  # each client's own columns, or layers; all share the others. None is all
+    untied: Sequence[str] | None = None  # those of them that nothing ties, nor what the objective keeps; None is none
     q: tuple[Floats, ...] = ()  # probabilities (k,) of a communication within clusters of clusters, fine to coarse
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first step, at w (d,) for all clients, by default zero."""
-        described = require_all_replies(fed.ask(describe_clients))
+        described = require_all_replies(fed.ask(client_work.describe_clients))
         start_at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
         require_all_replies(fed.ask(start, gamma=PerRow(self.ties.gamma), **start_at))
         k, d = len(self.p), int(described["dim"].max())
-        x = first_means(fed, k, d, start_at.get("w", 0.0), self.personal)
+        how = named(self.personal, self.untied)
+        x, shared, _ = client_work.first_parts(fed, k, d, start_at.get("w", 0.0), **how)
+        told = client_work.first_gradients(fed, how) if len(shared) else np.zeros((3, 0))
         counts = {"between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}
-        fresh = np.ones(k, dtype=bool)
-        return {"t": 0, "status": "running", "means": np.stack([x] * (2 + len(self.q))), "fresh": fresh, **counts}
+        anchor = {"means": np.stack([x] * (2 + len(self.q))), "fresh": np.ones(k, dtype=bool), "shared": told}
+        return {"t": 0, "status": "running", **anchor, **counts}
 
     def step(self, fed: Federation, state: State) -> State:
         """One iteration."""
@@ -134,17 +147,17 @@ class AsyncAL2SGD(Stepwise):
         fed.mark(SNAPSHOT)
         p, last = np.where(self.ties.Gamma > 0.0, self.p, 0.0), state["t"] + n
         levels = Levels.of(self.ties, self.p0, p, self.q, self.tau)
-        means = state["means"], state["fresh"]
-        heads = AnchorHeads(fed, client_update, self.momentum, levels, self.batch, *means, self.personal)
+        anchor = state["means"], state["fresh"], state["shared"], named(self.personal, self.untied)
+        heads = AnchorHeads(fed, client_update, self.momentum, levels, self.batch, *anchor)
         counts = {name: state[name] for name in ("between", "within", "refreshes")}
         for t, xi0, xi in draw(self.seed, state["t"], n, self.vote or Coordinated(self.p0), p):
             steps = np.arange(t, t + len(xi0))
             moves = keyed_random.uniform(self.seed, "anchor coin", np.zeros(len(steps)), steps, 1)[:, 0] < self.rho
             last, more = self.iterate(heads, t, levels.drawn(self.seed, t, xi0), xi, moves)
             counts = {name: count + more[name] for name, count in counts.items()}
-        outcome = observe(fed, self.monitor, last, heads.u, heads.average)
-        anchor = {"means": np.stack(heads.means), "fresh": heads.fresh}
-        return state | {"t": state["t"] + n} | anchor | counts | outcome
+        outcome = client_work.observe(fed, self.monitor, last, heads.u, heads.average, heads.shared)
+        new = {"means": np.stack(heads.means), "fresh": heads.fresh, "shared": heads.shared}
+        return state | {"t": state["t"] + n} | new | counts | outcome
 
     def iterate(self, heads: AnchorHeads, t: int, above: Ints, xi: Bools, moves: Bools) -> tuple[int, dict[str, Any]]:
         """Steps from t on; the last whose averages were finite, or the first whose were not, and communications."""
@@ -156,10 +169,10 @@ class AsyncAL2SGD(Stepwise):
             sent["within"] += self.cluster_rounds(heads, s)
             rest, speak = s.rest, s.level > 0
             if s.ends:
-                mean, weight = heads.exchange(speak, rest, s.restart)
+                network = s.level == len(heads.means) - 1
+                mean, weight = heads.exchange(speak, rest, s.restart, ask=bool(network.any()))
                 heads.communicated(np.where(speak, s.level, -1), mean, weight, self.network)
                 rest = np.where(speak, 0, rest)
-                network = s.level == len(heads.means) - 1
                 sent["between"] += bool(network.any())
                 sent["within"] += speak & ~network
             if moves[now]:
@@ -169,7 +182,7 @@ class AsyncAL2SGD(Stepwise):
                 sent["refreshes"] += 1
                 rest = np.zeros_like(rest)
             begin, kept = int(now) + 1, rest
-            if not (np.isfinite(heads.u).all() and np.isfinite(heads.average).all()):
+            if not all(np.isfinite(found).all() for found in (heads.u, heads.average, heads.shared, heads.jump)):
                 return t + begin - 1, sent
         s = segment(t + begin, xi[begin:], none, np.zeros(k), kept)
         sent["within"] += self.cluster_rounds(heads, s)

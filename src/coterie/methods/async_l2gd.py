@@ -28,7 +28,7 @@ from coterie.relations.clusters import Ties
 
 MOST_COMPILED = 4096  # so many clients at most run compiled; more are quicker over exchanges, in threads
 
-Parameters = tuple[Floats, Floats, Ints, Floats]
+Parameters = tuple[Floats, Floats, Ints, Floats, float, Floats]
 Coins = tuple[Ints, Bools]
 
 
@@ -40,9 +40,9 @@ def iterate(
 
     Its local steps are put off until its next communication: clients then stay in cache for the whole run, and any
     number of steps on a quadratic costs as much as one. ``parameters`` are those of ``nested_levels.Levels``: its
-    probability of local steps, weights, nodes, and shares that are passed on; a round of level 1 is line 4's.
+    probability of local steps, weights, nodes, shares that are passed on; then p0, and which columns are not shared.
     """
-    local, weights, nodes, passed = parameters
+    local, weights, nodes, passed, p0, on = parameters
     above, xi = coins
     T, k = xi.shape
     n, d = len(nodes), theta.shape[1]
@@ -54,9 +54,13 @@ def iterate(
         for j in range(k):
             level[j] = above[t, j] if above[t, j] > 0 else (0 if xi[t, j] else -1)
             if level[j] >= 0:
-                compiled_steps(losses, theta, bounds[j], bounds[j + 1], step[j], since[j], t, scratch)  # line 15
-                Gamma[j] = average(theta, gamma, bounds[j], bounds[j + 1], mean[j])  # lines 5 and 12
+                compiled_steps(losses, theta, bounds[j], bounds[j + 1], step[j], since[j], t, on, scratch)  # line 15
                 since[j], top = t + 1, max(top, level[j])
+        if on.shape[0] > 0 and top == n - 1:
+            client_work.compiled_shared_step(losses, theta, eta / p0, on, scratch)
+        for j in range(k if top >= 0 else 0):
+            if level[j] >= 0:
+                Gamma[j] = average(theta, gamma, bounds[j], bounds[j + 1], mean[j])  # lines 5 and 12
         for a in range(1, top + 1):  # line 6
             sums[a], total[a] = 0.0, 0.0
             for j in range(k):
@@ -73,7 +77,7 @@ def iterate(
                         towards += weights[level[j], a, j] / total[a, nodes[a, j]] * sums[a, nodes[a, j]]
                 pull(theta, gamma, bounds[j], bounds[j + 1], eta * c, eta * towards)
     for j in range(k):
-        compiled_steps(losses, theta, bounds[j], bounds[j + 1], step[j], since[j], T, scratch)  # line 15
+        compiled_steps(losses, theta, bounds[j], bounds[j + 1], step[j], since[j], T, on, scratch)  # line 15
 
 
 @kernel
@@ -110,13 +114,15 @@ def iterate_all(
     weights: Floats,
     nodes: Ints,
     passed: Floats,
+    p0: float,
+    on: Floats,
     above: Ints,
     xi: Bools,
 ) -> Reply:
     """Steps ``first``, ... of all clients, by coins (k, n); this work must see all of them at once."""
     theta, coins = np.array(site.state["theta"]), (np.ascontiguousarray(above.T), np.ascontiguousarray(xi.T))
     bounds = np.searchsorted(site.clusters, np.arange(len(local) + 1))
-    parameters = local, weights, nodes, passed
+    parameters = local, weights, nodes, passed, p0, on
     losses = client_work.compiled_losses(site, first, batch)
     iterate(theta, *frozen(site.state["gamma"], bounds, eta, parameters, coins, losses))
     site.state["theta"] = theta
@@ -140,19 +146,22 @@ class AsyncL2GD(Stepwise):
     vote: Vote | None = None  # who draws the global coin
     network: NetworkAverage = field(default=central)  # who computes the network's average
     monitor: Monitor = field(default_factory=Monitor)  # what is "observed" after a step
-    personal: Sequence[str] | None = None  # layers that nothing ties, nor what the objective keeps; None ties all
+    personal: Sequence[str] | None = None  # each client's own columns, or layers; all share the others. None is all
+    untied: Sequence[str] | None = None  # those of them that nothing ties, nor what the objective keeps; None is none
     q: tuple[Floats, ...] = ()  # probabilities (k,) of a communication within clusters of clusters, fine to coarse
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """Line 1; the state before the first step, at w (d,) for all clients, by default zero."""
         described = require_all_replies(fed.ask(client_work.describe_clients))
-        rank = int(described["rank"].max()) if self.closed and not self.batch else 0
+        rank = int(described["rank"].max()) if self.closed and not self.batch and self.personal is None else 0
         start_at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
         require_all_replies(fed.ask(client_work.start, gamma=PerRow(self.ties.gamma), rank=rank, **start_at))
         k, compiled = len(self.p), bool(rank or described["rows"].all()) and len(fed.clients) <= MOST_COMPILED
         state = {"t": 0, "status": "running", "between": 0, "within": np.zeros(k, dtype=np.int64)}
-        mean = client_work.first_means(fed, k, int(described["dim"].max()), start_at.get("w", 0.0), self.personal)
-        return state | {"compiled": compiled, "mean": mean, "weight": self.ties.Gamma}
+        d, w = int(described["dim"].max()), start_at.get("w", 0.0)
+        mean, shared, tied = client_work.first_parts(fed, k, d, w, **client_work.named(self.personal, self.untied))
+        parts = {"mean": mean, "weight": self.ties.Gamma, "shared": shared, "tied": tied}
+        return state | {"compiled": compiled} | parts
 
     def step(self, fed: Federation, state: State) -> State:
         """One iteration."""
@@ -164,9 +173,10 @@ class AsyncL2GD(Stepwise):
         t, eta = state["t"], self.eta(state["t"]) if callable(self.eta) else self.eta
         p, vote = np.where(self.ties.Gamma > 0.0, self.p, 0.0), self.vote or coins_and_averages.Coordinated(self.p0)
         levels = Levels.of(self.ties, self.p0, p, self.q, self.tau)
-        heads = ClusterHeads(levels, state["mean"], state["weight"], self.personal)
+        how = client_work.named(self.personal, self.untied)
+        heads = ClusterHeads(levels, state["mean"], state["weight"], state["shared"], how)
         fed.mark(SNAPSHOT)
-        compiled = state["compiled"] and self.compiled and self.network is central
+        compiled = state["compiled"] and self.compiled and self.network is central and self.untied is None
         together = getattr(fed, "together", None) if compiled else None  # an engine with all clients in one process
         between, within, last = state["between"], state["within"], t + n
         before = coins_and_averages.previous(self.seed, t, vote, p)
@@ -175,14 +185,16 @@ class AsyncL2GD(Stepwise):
             counts = coins_and_averages.communications(xi0, xi, heads.equal, before)
             if self.q:  # rounds of all levels below the network are within a cluster, and none is free
                 counts = int(xi0.sum()), np.sum(((above > 0) | xi) & ~xi0[:, None], axis=0)
+            if len(state["shared"]):  # which moves in every round of the network
+                counts = int(xi0.sum()), counts[1]
             between, within, before = between + counts[0], within + counts[1], (bool(xi0[-1]), xi[-1])
             if together is not None:
                 message: Any = {"above": PerCluster(above.T), "xi": PerCluster(xi.T), "local": PerCluster(levels.local)}
                 message |= {"weights": levels.weights, "nodes": self.ties.nodes, "passed": self.ties.passed}
+                message |= {"p0": self.p0, "on": state["tied"]}
                 together(iterate_all, eta=eta, first=first, batch=self.batch, **message)
             else:
                 last = heads.iterate(fed, first, eta, above, xi, self.network, self.batch)
-        outcome = {"mean": heads.mean, "weight": heads.weight} | client_work.observe(
-            fed, self.monitor, last, heads.mean
-        )
+        outcome = client_work.observe(fed, self.monitor, last, heads.mean, heads.shared)
+        outcome |= {"mean": heads.mean, "weight": heads.weight, "shared": heads.shared}
         return state | {"t": t + n, "between": between, "within": within, **outcome}

@@ -42,7 +42,6 @@ class Method:
     intercept: bool = False  # needs one that can be personal
     asked: bool = False  # is compared only where it is asked for by name
     tried: bool = False  # is one of the few that "auto" compares for nets, where its relation is given
-    whole: bool = False  # ties all coefficients of a client
     all_own: bool = False  # gives every client, or group, all coefficients, those of shared columns too
     turns: bool = False  # knows ``GroupedProblem.basis``, so that it may be given other columns that say the same
     layout: str = ""  # of a class that splits a model: its option that names layers, "personal" or "shared"

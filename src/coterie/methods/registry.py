@@ -43,7 +43,7 @@ _GROUPED: dict[str, Any] = {"E": 1, "own": "averaged", "weigh": "rows"}
 _SHAPES, _TRIED = {"shapes": True, "tried": True}, {"tried": True}
 _LAYERS: dict[str, Any] = {"layout": "personal"}
 _PULLS = _LAYERS | {"reveals": "clients' own layers in the open"}
-_OVER: dict[str, Any] = {"takes": (*STRENGTHS, "rounds"), "learns": True, "asked": True, "whole": True}
+_OVER: dict[str, Any] = {"takes": (*STRENGTHS, "rounds"), "learns": True, "asked": True}
 
 
 def _exact(name: str, summary: str, fits: str, near: str, about: Relation = "tree", **more: Any) -> Method:

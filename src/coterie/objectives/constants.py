@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.numerics.arrays import Floats, Ints, frozen, full, kernel, pack, reading
+from coterie.numerics.arrays import Bools, Floats, Ints, frozen, full, kernel, pack, reading
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.row_kernels import Data, row_derivatives
@@ -37,11 +37,12 @@ class Constants:
     # row's mean exceeds SAFETY times the larger of its means at theta = 0 and at the theta given (without one, the
     # count itself). The line from 0 to theta lies in that region, the mean being convex in theta
     local: bool = False
+    shared: Floats | float = 0.0  # smoothness in what all clients share; L and L_row are then those in the others
 
 
 @reading
-def _largest_curvatures(data: Data, theta: Floats, counts: bool, bound: float) -> tuple[Floats, Floats]:
-    """Packed ``X' diag(w v) X`` (m, P) and ``n max w v |x|^2`` (m,).
+def _largest_curvatures(data: Data, theta: Floats, counts: bool, bound: float, on: Floats) -> tuple[Floats, Floats]:
+    """Packed ``X' diag(w v) X`` (m, P) and ``n max w v |x|^2`` (m,), of the columns where ``on`` (p,) is 1.
 
     v is what the curvature does not exceed: ``bound``, or where that is infinite, what holds in the region of
     ``Constants``, where ``counts`` stand in for means at theta.
@@ -54,7 +55,7 @@ def _largest_curvatures(data: Data, theta: Floats, counts: bool, bound: float) -
             eta, square, v = offset[r], 0.0, bound
             for j in range(p):
                 eta += X[r, j] * theta[i, j]
-                square += X[r, j] * X[r, j]
+                square += on[j] * X[r, j] * X[r, j]
             if not bound < np.inf:
                 v = y[r] if counts else row_derivatives(family, eta, y[r])[2]
                 v = SAFETY * max(v, row_derivatives(family, offset[r], y[r])[2])
@@ -62,9 +63,9 @@ def _largest_curvatures(data: Data, theta: Floats, counts: bool, bound: float) -
             largest[i] = max(largest[i], v * square)
             at = 0
             for j in range(p):
-                t = v * X[r, j]
+                t = v * on[j] * X[r, j]
                 for k in range(j + 1):
-                    A[i, at] += t * X[r, k]
+                    A[i, at] += t * on[k] * X[r, k]
                     at += 1
         largest[i] *= stops[i] - starts[i]
     return A, largest
@@ -86,19 +87,22 @@ def packed_product(A: Floats, x: Floats) -> Floats:
     return out
 
 
-def constants(objective: Any, theta: Floats | None = None) -> Constants:
+def constants(objective: Any, theta: Floats | None = None, on: Bools | None = None) -> Constants:
     """Smoothness and strong convexity of every client's loss; theta (m, d) is where a Poisson outcome's run ends.
 
-    A CoterieError for an objective whose smoothness is not known, and where curvatures overflow.
+    With ``on`` (d,) those of the loss as a function of these parameters alone. A CoterieError for an objective whose
+    smoothness is not known, and where curvatures overflow.
     """
     if isinstance(objective, Quadratic):
-        low, high = extreme_eigenvalues(pack(objective.hessian()))
+        H = objective.hessian()
+        low, high = extreme_eigenvalues(pack(H if on is None else H * on * on[:, None]))
         return Constants(high, high, low, np.ones(len(objective), dtype=np.int64))
     if not isinstance(objective, GLM):
         raise CoterieError(f"The smoothness of {type(objective).__name__} is not known: give p0, p and eta.")
     at = np.zeros((len(objective), objective.p)) if theta is None else np.ascontiguousarray(theta)
     bound = objective.family.curvature_bound
-    A, largest = _largest_curvatures(objective.compiled, at, theta is None, bound)
+    which = np.ones(objective.p) if on is None else on.astype(np.float64)
+    A, largest = _largest_curvatures(objective.compiled, at, theta is None, bound, which)
     if not (np.isfinite(A).all() and np.isfinite(largest).all()):
         raise CoterieError("The curvature of some client's loss overflows: rescale its largest columns or offsets.")
     low, high = extreme_eigenvalues(A)
@@ -118,15 +122,19 @@ def hessians(objective: Any, theta: Floats, most: bool = False) -> Floats:
     if not most:
         return objective.derivatives(np.ones(objective.p), theta)[2]
     bound = objective.family.curvature_bound
-    return _largest_curvatures(objective.compiled, np.ascontiguousarray(theta), False, bound)[0]
+    return _largest_curvatures(objective.compiled, np.ascontiguousarray(theta), False, bound, np.ones(objective.p))[0]
 
 
-def squared_gradients(objective: Any, theta: Floats) -> tuple[Floats, Floats]:
-    """``|grad f_i|^2`` and ``n_i sum_l |grad f_il|^2`` (m,) at every client's theta; a loss that has no rows is one."""
+def squared_gradients(objective: Any, theta: Floats, on: Bools | None = None) -> tuple[Floats, Floats]:
+    """``|grad f_i|^2`` and ``n_i sum_l |grad f_il|^2`` (m,) at every client's theta; a loss that has no rows is one.
+
+    With ``on`` (d,) of these parameters alone, where what is of rows is a bound.
+    """
+    which = 1.0 if on is None else 1.0 * on
     if isinstance(objective, GLM):
         _, g, _, rows = objective.derivatives(np.ones(objective.p), theta)
-        return np.sum(g**2, axis=1), rows
-    whole = np.sum(np.asarray(objective.gradient(theta)) ** 2, axis=1)
+        return np.sum((which * g) ** 2, axis=1), rows
+    whole = np.sum((which * np.asarray(objective.gradient(theta))) ** 2, axis=1)
     return whole, whole
 
 

@@ -138,9 +138,9 @@ class WeightedRows(RowRanges):
         """Where local steps lead from theta (m, d)."""
         return self._walked(self._share(), theta, by)
 
-    def descend(self, theta: Floats, eta: Floats, steps: Ints, draws: Draws) -> Floats:
+    def descend(self, theta: Floats, eta: Floats, steps: Ints, draws: Draws, on: Any = None) -> Floats:
         """``steps`` (m,) steps by ``eta`` (m,) along the gradients of the losses, not of their means."""
-        return self._walked(np.ones(len(self)), theta, Walk(eta, steps, draws))
+        return self._walked(np.ones(len(self)), theta, Walk(eta, steps, draws, on=on))
 
     def _walked(self, scale: Floats, theta: Floats, by: Walk) -> Floats:
         """Local steps on scale (m,) times the losses."""
@@ -169,40 +169,54 @@ class Momentum:
     eta: float
 
 
-def descend(objective: Any, theta: Floats, step: Floats, steps: Ints, draws: Draws) -> Floats:
-    """Where ``steps`` (m,) gradient steps of size ``step`` (m,) on clients' own losses lead from theta (m, d)."""
+def descend(objective: Any, theta: Floats, step: Floats, steps: Ints, draws: Draws, on: Any = None) -> Floats:
+    """Where ``steps`` (m,) gradient steps of size ``step`` (m,) on clients' own losses lead from theta (m, d).
+
+    ``on`` (d,) is 1 for parameters that move, 0 for those that stay.
+    """
     if isinstance(objective, WeightedRows):
-        return objective.descend(theta, step, steps, draws)
+        return objective.descend(theta, step, steps, draws, on)
     if isinstance(objective, Sampled):
-        return objective.walk(theta, Walk(step * objective.sizes(), steps, draws))
+        return objective.walk(theta, Walk(step * objective.sizes(), steps, draws, on=on))
     theta = np.array(theta)
     for s in range(int(steps.max(initial=0))):
-        on = np.flatnonzero(steps > s)
-        theta[on] -= step[on, None] * full_gradient(objective.take(on), theta[on], draws)
+        go = np.flatnonzero(steps > s)
+        move = step[go, None] * full_gradient(objective.take(go), theta[go], draws)
+        theta[go] -= move if on is None else on * move
     return theta
 
 
 def katyusha(
-    objective: Any, x: Floats, y: Floats, z: Floats, h: Floats, by: Momentum, scale: Floats, steps: Ints, draws: Draws
+    objective: Any,
+    x: Floats,
+    y: Floats,
+    z: Floats,
+    h: Floats,
+    by: Momentum,
+    scale: Floats,
+    steps: Ints,
+    draws: Draws,
+    on: Any = None,
 ) -> tuple[Floats, Floats]:
     """The new y and z (m, d) after steps of L-Katyusha with the gradient ``h + scale (grad f~(theta) - grad f~(x))``.
 
     x, y, z and h (m, d) are the anchor, the two sequences, and the whole gradient at the anchor; ``scale`` and
-    ``steps`` are (m,).
+    ``steps`` are (m,). Where ``on`` (d,) is 0, the gradient is h alone.
     """
     if isinstance(objective, WeightedRows):
         x, y, z, h = (np.ascontiguousarray(a) for a in (x, y, z, h))
         coefficients, drawn = (by.a1, by.a2, by.b1, by.pace, by.eta), (draws.keys, draws.first, draws.size)
-        return row_kernels.katyusha(*objective.step_data, x, y, z, h, coefficients, scale, steps, *drawn)
+        mask = np.empty(0) if on is None else np.ascontiguousarray(on, dtype=np.float64)
+        return row_kernels.katyusha(*objective.step_data, x, y, z, h, coefficients, scale, steps, *drawn, mask)
     y, z = np.array(y), np.array(z)
     for s in range(int(steps.max(initial=0))):
-        on = np.flatnonzero(steps > s)
-        here, now = objective.take(on), draws.of(on, s)
-        theta = by.a1 * z[on] + by.a2 * x[on] + (1.0 - by.a1 - by.a2) * y[on]
-        change = full_gradient(here, theta, now) - full_gradient(here, x[on], now)
-        g = h[on] + scale[on, None] * change
-        y[on] = theta - by.eta * g
-        z[on] = by.b1 * z[on] + (1.0 - by.b1) * theta - by.pace * g
+        go = np.flatnonzero(steps > s)
+        here, now = objective.take(go), draws.of(go, s)
+        theta = by.a1 * z[go] + by.a2 * x[go] + (1.0 - by.a1 - by.a2) * y[go]
+        change = full_gradient(here, theta, now) - full_gradient(here, x[go], now)
+        g = h[go] + scale[go, None] * (change if on is None else on * change)
+        y[go] = theta - by.eta * g
+        z[go] = by.b1 * z[go] + (1.0 - by.b1) * theta - by.pace * g
     return y, z
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,16 @@ def parameter_mask(objective: Any, patterns: Sequence[str] = ()) -> Bools:
     wanted += getattr(objective, "kept", ())
     if not wanted:
         return np.zeros(objective.dim, dtype=bool)
-    sizes = layer_sizes(objective)
-    layers = Layout.of(list(sizes), personal=wanted, rest="shared").personal >= 0
-    return np.repeat(layers, list(sizes.values()))
+    return _mask(tuple(layer_sizes(objective).items()), tuple(wanted))
+
+
+@lru_cache(maxsize=64)
+def _mask(sizes: tuple[tuple[str, int], ...], wanted: tuple[str, ...]) -> Bools:
+    """The same for names and sizes of layers: sites ask again in every exchange."""
+    layers = Layout.of([name for name, _ in sizes], personal=wanted, rest="shared").personal >= 0
+    mask = np.repeat(layers, [size for _, size in sizes])
+    mask.flags.writeable = False
+    return mask
 
 
 def has_finite_gradient(objective: Any) -> Bools:

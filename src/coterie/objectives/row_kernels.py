@@ -223,9 +223,11 @@ def katyusha(
     keys: Keys,
     first: Ints,
     size: int,
+    on: Floats,
 ) -> tuple[Floats, Floats]:
-    """Per client: ``steps`` steps of Algorithm 2 without a communication; the new y and z."""
+    """Per client: ``steps`` steps of Algorithm 2 without a communication; the new y and z; an empty ``on`` is none."""
     a1, a2, b1, pace, eta = by
+    some = on.shape[0] > 0
     yy, zz = y0.copy(), z0.copy()
     d = x.shape[1]
     theta, g, scratch = np.empty(d), np.empty(d), np.empty(classes)
@@ -237,7 +239,7 @@ def katyusha(
             add_gradient(data, ridge, i, theta, 1.0, keys[i], first[i] + s, size, scratch, g)
             add_gradient(data, ridge, i, x[i], -1.0, keys[i], first[i] + s, size, scratch, g)
             for j in range(d):
-                step = h[i, j] + scale[i] * g[j]
+                step = h[i, j] if some and on[j] == 0.0 else h[i, j] + scale[i] * g[j]
                 yy[i, j] = theta[j] - eta * step
                 zz[i, j] = b1 * zz[i, j] + (1.0 - b1) * theta[j] - pace * step
     return yy, zz

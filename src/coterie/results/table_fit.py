@@ -186,13 +186,6 @@ def need_applicable(
 ) -> None:
     """Raise for what a method that is asked for needs and a problem does not have; ``strengths``: some are given."""
     method, learnable = FITTED[name], len(clients) > 1 and problem.learnable
-    shared = [t for j, t in enumerate(clients.terms) if j not in problem.personal]
-    if method.whole and shared:
-        raise CoterieError(
-            f"Method '{name}' ties all coefficients of a client, and {', '.join(shared)} "
-            f"{'is' if len(shared) == 1 else 'are'} shared, as asked or because no {clients.name} varies in "
-            "it: leave such columns out, or use an exact method."
-        )
     if method.all_own and shared_asked:
         who = "main client" if method.corrected is not None else "group" if "group" in method.relation else "client"
         raise CoterieError(f"Method '{name}' gives every {who} all coefficients: leave shared out.")

@@ -77,12 +77,12 @@ def test_async_al2sgd_takes_the_steps_of_its_coins():
 
 
 @pytest.mark.parametrize("name", ["async-l2gd", "async-al2sgd"])
-def test_personal_layers_are_tied_to_nothing_and_do_not_travel(name):
+def test_untied_layers_do_not_travel(name):
     net = {"path": "mlp", "args": {"sizes": [64, 5, 10]}, "dtype": "float64"}
     four = problem(model=net)
-    free, apart = train(four, name, GIVEN | {"lam": 1e-12}), train(four, name, GIVEN | {"personal": ["*"]})
+    free, apart = train(four, name, GIVEN | {"lam": 1e-12}), train(four, name, GIVEN | {"untied": ["*"]})
     np.testing.assert_allclose(apart.theta, free.theta, atol=1e-9)
-    whole, head = train(four, name, GIVEN), train(four, name, GIVEN | {"personal": ["head*"]})
+    whole, head = train(four, name, GIVEN), train(four, name, GIVEN | {"untied": ["head*"]})
     assert head.ledger["bytes_up"] < whole.ledger["bytes_up"]
     assert np.abs(head.theta - whole.theta).max() > 1e-6
     assert any("no rate" in note for note in whole.notes)

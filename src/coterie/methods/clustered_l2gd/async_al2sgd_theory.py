@@ -149,15 +149,16 @@ def choose(
     common: bool = False,
     paper: bool = False,
     nested: Levels | None = None,
+    shared: float = 0.0,
 ) -> Choice:
     """Choose what is not given: own p_j or (``common``) Corollary 4.4's, rho, and steps, sharp or the ``paper``'s.
 
-    ``nested`` has the probabilities of all levels, where there are several.
+    ``nested`` has the probabilities of all levels, where there are several or something is ``shared``: its smoothness.
 
     L (k,) is the expected smoothness of the clusters' row estimates (L~, or ``batch_smoothness``), L_F that of F:
     ``max_i (L_i + gamma_i)``.
     """
-    p0, p, q, why, ell = rounds_of(ties, L, p0, p, common, nested)
+    p0, p, q, why, ell = rounds_of(ties, L, p0, p, common, nested, shared)
     step_size(ell)
     if mu <= 0.0:
         mu = FLAT * max(ell, L_F)

@@ -19,7 +19,7 @@ from coterie.methods.clustered_l2gd.nested_levels import Levels
 from coterie.numerics.arrays import Floats, over
 from coterie.relations.clusters import Ties
 
-NESTED = "(3.3) with a term for every level of clusters, minimised over own probabilities"
+NESTED = "(3.3) with a term for every level of clusters, and what is shared, minimised over own probabilities"
 
 
 def fractions(p0: float, p: Floats) -> Floats:
@@ -99,12 +99,21 @@ def probabilities(
 
 
 def rounds_of(
-    ties: Ties, L: npt.ArrayLike, p0: float | None, p: npt.ArrayLike | None, common: bool, nested: Levels | None
+    ties: Ties,
+    L: npt.ArrayLike,
+    p0: float | None,
+    p: npt.ArrayLike | None,
+    common: bool,
+    nested: Levels | None,
+    shared: float,
 ) -> tuple[float, Floats, tuple[Floats, ...], str, float]:
     """Probabilities p0, p (k,) and those of the levels between, why, and the expected smoothness that they give."""
+    about = f"; smoothness {shared:.4g} in what is shared, which rounds of the network step on" if shared else ""
     if nested is not None:
-        return *nested.chosen, NESTED, nested.smoothness(np.asarray(L))
+        return *nested.chosen, NESTED + about, nested.smoothness(np.asarray(L), shared)
     p0, p, why = probabilities(ties, L, p0, p, common)
+    if shared:
+        return p0, p, (), why + about, Levels.of(ties, p0, p).smoothness(np.asarray(L), shared)
     return p0, p, (), why, smoothness(p0, p, ties.C1, ties.C2, L)
 
 
@@ -116,14 +125,15 @@ def choose(
     eta: float | None = None,
     common: bool = False,
     nested: Levels | None = None,
+    shared: float = 0.0,
 ) -> Choice:
     """Choose what is not given: own p_j (or ``common`` ones), tau_j, and the step size ``1 / (2 L)``.
 
-    ``nested`` has the probabilities of all levels, where there are several.
+    ``nested`` has the probabilities of all levels, where there are several or something is ``shared``: its smoothness.
 
     A given eta may be any number above 0: above ``1 / L`` nothing is promised, and ``why`` says so.
     """
-    p0, p, q, why, ell = rounds_of(ties, L, p0, p, common, nested)
+    p0, p, q, why, ell = rounds_of(ties, L, p0, p, common, nested, shared)
     most = step_size(ell)
     why += f"; L = {np.max(L):.4g}, C_1 = {np.max(ties.C1):.4g}, C_2 = {np.max(ties.C2):.4g} give (3.3) = {ell:.4g}"
     why += "; eta = 1 / (2 (3.3)) by Theorem 3.5" if eta is None else f"; eta as given, Theorem 3.5 has {most:.3g}"

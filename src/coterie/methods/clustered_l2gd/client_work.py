@@ -13,7 +13,7 @@ from coterie.federation import Federation, Site, Work, require_all_replies, work
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints, kernel
 from coterie.objectives.glm import GLM
-from coterie.objectives.gradient_steps import Draws, descend
+from coterie.objectives.gradient_steps import Draws, descend, full_gradient
 from coterie.objectives.parameters import parameter_mask
 from coterie.objectives.quadratic import closed_form_steps, closed_form_steps_one, eigenbasis, quadratic_ranks
 from coterie.objectives.row_kernels import Data, add_gradient
@@ -32,9 +32,10 @@ def describe_clients(site: Site) -> Reply:
 
 
 @work
-def tied_parameters(site: Site, personal: Sequence[str]) -> Reply:
-    """Which parameters (m, d) are tied to other clients'."""
-    return {"on": np.tile(~parameter_mask(site.objective, personal), (len(site), 1))}
+def parts_of_models(site: Site, personal: list[str] | None, untied: list[str] | None) -> Reply:
+    """Which parameters (m, d) are tied to other clients', and which all clients share."""
+    tied, shared = parts(site, personal, untied)
+    return {"tied": np.tile(tied, (len(site), 1)), "shared": np.tile(shared, (len(site), 1))}
 
 
 @work
@@ -47,17 +48,52 @@ def start(site: Site, gamma: Floats, rank: int, w: Any = 0.0) -> Reply:
     return {}
 
 
-def tied(site: Site, personal: Sequence[str] | None) -> Bools | None:
-    """Which parameters (d,) are tied to other clients'; None where all are."""
-    return None if personal is None else ~parameter_mask(site.objective, personal)
+@work
+def gradients_of_shared(site: Site, **named: Any) -> Reply:
+    """The gradient in what all clients share, where all are at x, and x and z there, to be averaged."""
+    x, one = site.state["x"], parts(site, named.get("personal"), named.get("untied"))[1]
+    f = full_gradient(site.objective, x)[:, one]
+    site.state["own"] = f
+    return {"f": np.stack([f, x[:, one], x[:, one]], axis=1), "n": np.ones(len(site))}
 
 
-def first_means(fed: Federation, k: int, d: int, w: Any, personal: Sequence[str] | None) -> Floats:
-    """Averages (k, d1) of tied parameters where all clients are at w (d,)."""
+def first_gradients(fed: Federation, how: dict[str, Any]) -> Floats:
+    """Their mean over clients (3, d2)."""
+    sums = require_all_replies(fed.total(gradients_of_shared, **how))
+    return np.asarray(sums["f"] / sums["n"])
+
+
+def parts(site: Site, personal: Sequence[str] | None, untied: Sequence[str] | None) -> tuple[Any, Any]:
+    """Which parameters (d,) are tied to other clients', and which are one for all clients; (None, None): all are tied.
+
+    ``personal`` names those that each client has of its own, by default all, and ``untied`` those of them that nothing
+    ties, as what the objective keeps with each client.
+    """
+    if personal is None and untied is None:
+        return None, None
+    alone = parameter_mask(site.objective, untied or ())
+    mine = np.ones_like(alone) if personal is None else parameter_mask(site.objective, personal)
+    return mine & ~alone, ~(mine | alone)
+
+
+def named(personal: Sequence[str] | None, untied: Sequence[str] | None) -> dict[str, Any]:
+    """What clients are told of the parts of models."""
+    both = {"personal": personal, "untied": untied}
+    return {name: list(patterns) for name, patterns in both.items() if patterns is not None}
+
+
+def first_parts(
+    fed: Federation, k: int, d: int, w: Any, personal: list[str] | None = None, untied: list[str] | None = None
+) -> tuple[Floats, Floats, Floats]:
+    """Where all clients are at w (d,): averages (k, d1) of what is tied, what is shared (d2,), and what is tied (d,).
+
+    The last is empty where all is.
+    """
     means = np.full((k, d), w)
-    if personal is None:
-        return means
-    return means[:, require_all_replies(fed.ask(tied_parameters, to=[0], personal=list(personal)))["on"][0]]
+    if personal is None and untied is None:
+        return means, np.empty(0), np.empty(0)
+    masks = require_all_replies(fed.ask(parts_of_models, to=[0], personal=personal, untied=untied))
+    return means[:, masks["tied"][0]], means[0, masks["shared"][0]], 1.0 * masks["tied"][0]
 
 
 def widened(u: Floats, on: Bools | None) -> Floats:
@@ -69,12 +105,17 @@ def widened(u: Floats, on: Bools | None) -> Floats:
     return out
 
 
-def local_steps(site: Site, theta: Floats, step: Floats, steps: Ints, first: Ints, batch: int) -> Floats:
-    """Line 15 of Algorithm 1 from theta (m, d), ``steps`` (m,) times by ``step`` (m,): the parameters after it."""
+def local_steps(
+    site: Site, theta: Floats, step: Floats, steps: Ints, first: Ints, batch: int, shared: Bools | None = None
+) -> Floats:
+    """Line 15 of Algorithm 1 from theta (m, d), ``steps`` (m,) times by ``step`` (m,): the parameters after it.
+
+    What is ``shared`` (d,) stays.
+    """
     if "values" in site.state:
         return closed_form_steps(theta, site.state["values"], site.state["vectors"], site.state["goal"], step, steps)
     draws = Draws(keyed_random.starts(site.seed, "rows", site.ids), first, batch)
-    return descend(site.objective, theta, step, steps, draws)
+    return descend(site.objective, theta, step, steps, draws, None if shared is None or not shared.any() else ~shared)
 
 
 Losses = tuple[tuple[Floats, Floats, Floats], Data, tuple[npt.NDArray[np.uint64], int, int]]
@@ -93,9 +134,12 @@ def compiled_losses(site: Site, first: int, batch: int) -> Losses:
 
 @kernel
 def compiled_steps(
-    losses: Losses, theta: Floats, lo: int, hi: int, step: float, first: int, last: int, scratch: Floats
+    losses: Losses, theta: Floats, lo: int, hi: int, step: float, first: int, last: int, on: Floats, scratch: Floats
 ) -> None:
-    """Line 15 of Algorithm 1 at steps first, ..., last - 1 for clients lo, ..., hi - 1; scratch (3 r + d + 1,)."""
+    """Line 15 of Algorithm 1 at steps first, ..., last - 1 for clients lo, ..., hi - 1; scratch (3 r + d + 1,).
+
+    Where ``on`` (d,) is 0, all clients share a parameter, which stays; empty, they share none.
+    """
     (values, vectors, goal), data, (keys, origin, batch) = losses
     if last <= first:
         return
@@ -109,7 +153,21 @@ def compiled_steps(
             g[:] = 0.0
             add_gradient(data, 0.0, i, theta[i], 1.0, keys[i], origin + s, batch, z, g)
             for j in range(g.shape[0]):
-                theta[i, j] -= step * g[j]
+                if on.shape[0] == 0 or on[j] > 0.0:
+                    theta[i, j] -= step * g[j]
+
+
+@kernel
+def compiled_shared_step(losses: Losses, theta: Floats, step: float, on: Floats, scratch: Floats) -> None:
+    """What all clients share, where ``on`` (d,) is 0, moves by ``step`` along the mean of their gradients."""
+    _, data, (keys, _, _) = losses
+    g, z = scratch[: theta.shape[1]], scratch[theta.shape[1] : theta.shape[1] + 1]
+    g[:] = 0.0
+    for i in range(theta.shape[0]):
+        add_gradient(data, 0.0, i, theta[i], 1.0, keys[i], 0, 0, z, g)
+    for j in range(on.shape[0]):
+        if on[j] == 0.0:
+            theta[:, j] = theta[0, j] - step / theta.shape[0] * g[j]
 
 
 @work

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.errors import CoterieError
 from coterie.families import Family
 from coterie.federation import Federation, PerCluster, PerRow, Site, require_all_replies, work
 from coterie.methods.async_al2sgd import AsyncAL2SGD
@@ -32,7 +31,7 @@ from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, in_
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.tree.client_work import reveal
 from coterie.methods.tree.strengths import learn
-from coterie.numerics.arrays import Floats
+from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.constants import squared_gradients
 from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.clusters import Ties
@@ -51,13 +50,13 @@ def fit(
 
     Strengths are those of ``given_strengths``, of the columns as they are; without gamma they are learned by marginal
     likelihood, and are of columns less their means, in standard units. Covariances are those of the exact solution.
-    ``info["rounds"]`` has what was chosen and why, the ``trace`` of (step, gap,
-    communications between, within), ``gap``, ``status``, and communications expected and counted. A CoterieError for
-    options that cannot be, and where columns are shared.
+    Shared columns, which nothing ties, always are. ``info["rounds"]`` has what was chosen and why, the ``trace`` of
+    (step, gap, communications between, within), ``gap``, ``status``, and communications expected and counted. A
+    CoterieError for options that cannot be.
     """
     options = Options.of(rounds or {})
     options.check(accelerated, fed.clients.k)
-    to_table = None
+    learned, to_table = gamma is None, None
     if gamma is None:
         fed, to_table = in_standard_columns(fed, problem)
         gamma, lam = learn(fed, problem)
@@ -65,7 +64,12 @@ def fit(
     if ties.upper:
         options.check_nested()
     exact = solve_exactly(fed, problem, ties)
-    plan = (plan_async_al2sgd if accelerated else plan_async_l2gd)(fed, ties, options)
+    mine = np.isin(np.arange(len(exact.root)), problem.personal)
+    own = None if mine.all() else mine
+    if own is not None and not learned:  # what nothing ties may be in any columns, so steps are in those that suit them
+        fed, to_table = in_standard_columns(fed, problem, all_columns=False)
+        exact = solve_exactly(fed, problem, ties)
+    plan = (plan_async_al2sgd if accelerated else plan_async_l2gd)(fed, ties, options, own)
     trace: list[tuple[int, float, int, int]] = []
     state: dict[str, Any] = {}
     for state in replace(plan.method, monitor=distance_monitor(problem.family, exact.root)).run(fed, plan.stops):
@@ -73,6 +77,9 @@ def fit(
         trace.append((state["t"], gap(state["observed"]), int(between), int(state["within"].sum())))
     theta = require_all_replies(fed.ask(reveal))["theta"]
     nodes, root = centres(ties, theta, exact)
+    if own is not None:
+        for w in (*nodes, root):
+            w[..., ~own] = theta[0, ~own]
     status = "finished" if state["status"] == "running" else state["status"]
     info = plan.about | {"status": status, "gap": trace[-1][1], "trace": trace}
     info |= {"differing": gap_to_spread(state["observed"]), "accuracy": options.accuracy, "asked": dict(rounds or {})}
@@ -81,7 +88,7 @@ def fit(
     if ties.upper:
         alphas = [ties.alpha, *(above for _, above in ties.upper)]
         strengths |= {"alpha": list(map(summarise, alphas)), "lam": [summarise(lam) for _, lam in ties.tree]}
-    strengths |= {"columns": "as they are" if to_table is None else "standard"}
+    strengths |= {"columns": "standard" if learned else "as they are"}
     found = replace(exact, client=theta, nodes=nodes, root=root, info={"strengths": strengths, "rounds": info})
     return found if to_table is None else in_table(found, to_table)
 
@@ -112,6 +119,8 @@ def _counted(options: Options, method: AsyncL2GD | AsyncAL2SGD, state: dict[str,
     """Communications of a run and what they are in the mean; those within clusters as means over these."""
     T, k = state["t"], len(method.p)
     mean = expected_communications(method.p0, method.p, T, method.ties.equal & isinstance(method, AsyncL2GD))
+    if method.personal is not None:  # no round of the network is free
+        mean |= {"between": method.p0 * T}
     if method.q:
         spoken = T * Levels.of(method.ties, method.p0, method.p, method.q).probability
         mean = {"between": float(spoken[-1].max()), "within": spoken[:-1].sum(axis=0), "printed": spoken[0]}
@@ -146,14 +155,9 @@ def squared_distances(site: Site, tied: bool, centre: Any = 0.0) -> Reply:
 
 
 def solve_exactly(fed: Federation, problem: GroupedProblem, ties: Ties) -> Estimates:
-    """Solve (2.1); every client keeps its part of the optimum. A CoterieError where not all columns are personal."""
+    """Solve (2.1); every client keeps its part of the optimum."""
     how: dict[str, Any] = {"lam": [lam for _, lam in ties.tree]} if ties.upper else {"alpha": ties.alpha}
     exact = given(fed, problem, ties.gamma, **how)
-    if len(problem.personal) < len(exact.root):
-        raise CoterieError(
-            "Methods over rounds tie all coefficients of a client: share none, leave out columns that do not vary "
-            "within any client, or use an exact method."
-        )
     fed.ask(keep, optimum=PerRow(exact.client) if len(exact.client) else None)
     return exact
 
@@ -196,15 +200,27 @@ class Plan:
     about: dict[str, Any]
 
 
-def plan_async_l2gd(fed: Federation, ties: Ties, options: Options) -> Plan:
+def nested_rounds(ties: Ties, L: Floats, shared: float, options: Options) -> Levels | None:
+    """Rounds of all levels, where there are several, or where something is shared and nothing is asked for."""
+    asked = options.probabilities_asked != (None, None) or options.probabilities == "common"
+    return own_levels(ties, L, shared) if ties.upper or (shared and not asked) else None
+
+
+def patterns(own: Bools | None) -> list[str] | None:
+    """What the algorithms are told of columns that are not shared."""
+    return None if own is None else [str(j) for j in np.flatnonzero(own)]
+
+
+def plan_async_l2gd(fed: Federation, ties: Ties, options: Options, own: Bools | None = None) -> Plan:
     """Algorithm 1: probabilities by (3.3), a step size that is Theorem 3.5's and then decreases."""
-    c = client_constants(fed, OPTIMUM)
+    c = client_constants(fed, OPTIMUM, own)
     batch = options.rows(0, int(c.rows.max()))
     L = ties.most(theory.batch_smoothness(c.L, c.L_row, batch))
     p0, p = options.probabilities_asked
-    nested = own_levels(ties, L) if ties.upper else None
-    chosen = theory.choose(ties, L, p0, p, options.eta, options.probabilities == "common", nested)
-    mu, gradients = mu_F(fed, ties, OPTIMUM), gradients_at_optimum(fed, ties, OPTIMUM)
+    shared = float(np.mean(c.shared))
+    nested = nested_rounds(ties, L, shared, options)
+    chosen = theory.choose(ties, L, p0, p, options.eta, options.probabilities == "common", nested, shared)
+    mu, gradients = mu_F(fed, ties, OPTIMUM, own=own), gradients_at_optimum(fed, ties, OPTIMUM, own)
     loss = theory.batch_noise(gradients.loss, gradients.rows, batch)
     if nested is None:
         sigma2 = theory.noise(chosen.p0, chosen.p, gradients.phi, gradients.psi, loss, exact=not batch)
@@ -222,7 +238,7 @@ def plan_async_l2gd(fed: Federation, ties: Ties, options: Options) -> Plan:
     T = options.steps or (_steps(bound, options.accuracy**2 * gradients.start) if known else UNKNOWN)
     eta = (lambda t: float(theory.schedule(t, chosen.smoothness, mu))) if decreasing else chosen.eta
     peers = options.peers(chosen.p0, len(ties.alpha))
-    peers |= {"seed": options.seed, "batch": batch, "q": chosen.q}
+    peers |= {"seed": options.seed, "batch": batch, "q": chosen.q, "personal": patterns(own)}
     method = AsyncL2GD(ties, eta, chosen.p0, chosen.p, chosen.tau, **peers)
     why = chosen.why + ("; the step decreases later (Gower et al. 2019, Theorem 3.2)" if decreasing else "")
     about = {"eta": chosen.eta, "mu": mu, "sigma2": sigma2, "smoothness": chosen.smoothness, "why": why}
@@ -231,19 +247,20 @@ def plan_async_l2gd(fed: Federation, ties: Ties, options: Options) -> Plan:
     return Plan(method, trace_steps(T, min(options.looks, T)), about)
 
 
-def plan_async_al2sgd(fed: Federation, ties: Ties, options: Options) -> Plan:
+def plan_async_al2sgd(fed: Federation, ties: Ties, options: Options, own: Bools | None = None) -> Plan:
     """Algorithm 2: Corollary 4.4, or own p_j, and rho for fewest communications."""
-    c = client_constants(fed, OPTIMUM)
+    c = client_constants(fed, OPTIMUM, own)
     batch = options.rows(1, int(c.rows.max()))
     L = ties.most(theory.batch_smoothness(c.L, c.L_row, batch))
-    mu, common = mu_F(fed, ties, OPTIMUM), options.probabilities == "common"
-    L_F = float(np.max(c.L + ties.gamma))
+    mu, common = mu_F(fed, ties, OPTIMUM, own=own), options.probabilities == "common"
+    shared = float(np.mean(c.shared))
+    L_F = float(np.max(c.L + ties.gamma)) + shared
     p0, p = options.probabilities_asked
-    nested = own_levels(ties, L) if ties.upper else None
-    chosen = async_al2sgd_theory.choose(ties, L, L_F, mu, p0, p, options.rho, common, options.paper, nested)
+    nested = nested_rounds(ties, L, shared, options)
+    chosen = async_al2sgd_theory.choose(ties, L, L_F, mu, p0, p, options.rho, common, options.paper, nested, shared)
     k = chosen.steps
     T = options.steps or int(min(max(k.iterations(options.accuracy**2), 1.0), MOST))
-    peers = options.peers(chosen.p0, len(ties.alpha)) | {"q": chosen.q}
+    peers = options.peers(chosen.p0, len(ties.alpha)) | {"q": chosen.q, "personal": patterns(own)}
     momentum = Momentum(k.a1, k.a2, k.b1, k.b2, k.eta)
     method = AsyncAL2SGD(ties, momentum, chosen.p0, chosen.p, chosen.tau, k.rho, options.seed, batch, **peers)
     about = {"eta": k.eta, "mu": mu, "rho": k.rho, "smoothness": chosen.smoothness, "why": chosen.why}
@@ -268,10 +285,10 @@ def send_weighted(site: Site, gamma: Floats, at: str) -> Reply:
 
 
 @work
-def send_squares(site: Site, gamma: Floats, at: str, means: Floats) -> Reply:
+def send_squares(site: Site, gamma: Floats, at: str, means: Floats, own: Any = None) -> Reply:
     """Squares of the gradients of distances from averages (k, levels + 1, d), of losses and rows, and of theta."""
     theta = site.state[at]
-    loss, rows = squared_gradients(site.objective, theta)
+    loss, rows = squared_gradients(site.objective, theta, own)
     ties = gamma[:, None] ** 2 * np.sum((theta[:, None] - means[site.clusters]) ** 2, axis=2)
     return {"ties": ties, "loss": loss, "rows": rows, "start": np.sum(theta**2, axis=1)}
 
@@ -281,7 +298,7 @@ class GradientsAtOptimum:
     """What (3.4) needs at the optimum, for every cluster (k,), and ``start``, ``|0 - optimum|^2``.
 
     ``ties`` (levels + 1, k) has its share of the squared gradients of ties to each level's average, ``loss`` is ``|grad
-    F_j|^2`` and ``rows`` is ``sum_i n_i sum_l |grad f_il|^2``.
+    F_j|^2`` and ``rows`` is ``sum_i n_i sum_l |grad f_il|^2``. In what is shared both add up to nothing.
     """
 
     ties: Floats
@@ -300,10 +317,11 @@ class GradientsAtOptimum:
         return np.asarray(self.ties[0])
 
 
-def gradients_at_optimum(fed: Federation, ties: Ties, at: str) -> GradientsAtOptimum:
+def gradients_at_optimum(fed: Federation, ties: Ties, at: str, own: Bools | None = None) -> GradientsAtOptimum:
     """Ask, in two exchanges of sums, for the squares at the optimum, which the clients keep as state ``at``."""
     gamma = PerRow(ties.gamma)
-    own, _ = ties.averages(require_all_replies(fed.total(send_weighted, by="cluster", gamma=gamma, at=at))["s"])
-    means = np.stack(ties.level_means(own, ties.Gamma), axis=1)
-    s = require_all_replies(fed.total(send_squares, by="cluster", gamma=gamma, at=at, means=PerCluster(means)))
+    sums = require_all_replies(fed.total(send_weighted, by="cluster", gamma=gamma, at=at))["s"]
+    means = np.stack(ties.level_means(ties.averages(sums)[0], ties.Gamma), axis=1)
+    how: dict[str, Any] = {"means": PerCluster(means)} | ({} if own is None else {"own": own})
+    s = require_all_replies(fed.total(send_squares, by="cluster", gamma=gamma, at=at, **how))
     return GradientsAtOptimum(ties.share**2 * s["ties"].T, s["loss"], s["rows"], float(s["start"].sum()))

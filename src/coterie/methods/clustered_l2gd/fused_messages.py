@@ -7,6 +7,9 @@ above clusters carries every cluster's e-th communication.
 A communication is a pull ``theta_i <- theta_i + gamma_i (u_j - c_j theta_i)``, sent with the next local steps. Where
 the clients of a cluster have equal gamma, the head knows where their average is after it, and fuses pulls that follow
 one another: they need no exchange.
+
+What all clients share moves in rounds of the network only, by the mean of their gradients there, over the probability
+of such a round: F is restricted to models whose shared parts are equal, and that mean is its gradient in these.
 """
 
 from __future__ import annotations
@@ -18,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Clusters, Federation, PerCluster, Site, Work, work
-from coterie.methods.clustered_l2gd.client_work import Reply, local_steps, tied, widened
+from coterie.methods.clustered_l2gd.client_work import Reply, local_steps, parts, widened
 from coterie.methods.clustered_l2gd.coins_and_averages import NetworkAverage
 from coterie.methods.clustered_l2gd.nested_levels import Levels
 from coterie.numerics.arrays import Bools, Floats, Ints
-from coterie.objectives.gradient_steps import Momentum
+from coterie.objectives.gradient_steps import Momentum, full_gradient
 from coterie.objectives.parameters import precision
 
 
@@ -102,34 +105,46 @@ def client_update(
     first: Ints,
     batch: int,
     personal: Sequence[str] | None = None,
+    untied: Sequence[str] | None = None,
+    shared: Any = None,
+    ask: bool = False,
 ) -> Reply:
-    """Algorithm 1: the pull that was decided last, then local steps; what averages are made from."""
-    j, gamma, on = site.clusters, site.state["gamma"], tied(site, personal)
+    """Algorithm 1: the pull that was decided last, then local steps; what averages are made from.
+
+    ``shared`` (d2,) is what all clients share; with ``ask`` its gradient, over all rows, is replied, too.
+    """
+    j, gamma, (on, one) = site.clusters, site.state["gamma"], parts(site, personal, untied)
     with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told by its averages
         keep = (1.0 - gamma * c[j])[:, None]
         theta = (keep if on is None else np.where(on, keep, 1.0)) * site.state["theta"]
         theta = theta + gamma[:, None] * widened(u, on)[j]
-    theta = local_steps(site, theta, step[j], steps[j], first[j], batch)
+    if one is not None:
+        theta[:, one] = shared
+    theta = local_steps(site, theta, step[j], steps[j], first[j], batch, one)
     site.state["theta"] = theta
     site.count(int(steps[j].sum()))
     with np.errstate(over="ignore", invalid="ignore"):
-        s = gamma[:, None] * (theta if on is None else theta[:, on])
-        return {"s": s.astype(precision(site.objective), copy=False), "g": gamma}
+        s, exact = gamma[:, None] * (theta if on is None else theta[:, on]), precision(site.objective)
+        reply = {"s": s.astype(exact, copy=False), "g": gamma}
+        if ask:
+            site.count(len(site))
+            reply |= {"f": full_gradient(site.objective, theta)[:, one].astype(exact), "n": np.ones(len(site))}
+        return reply
 
 
 class ClusterHeads:
     """Algorithm 1: averages of clusters, and the pulls that their clients have yet to make, c (k,) and u (k, d).
 
     ``mean`` (k, d) is the average of each cluster after its pending pull; for clusters of unequal gamma, before it.
-    ``weight`` (k,) is the sum of gamma over the clients that answered last.
+    ``weight`` (k,) is the sum of gamma over the clients that answered last, ``shared`` (d2,) is what all clients share.
     """
 
-    def __init__(self, levels: Levels, mean: Floats, weight: Floats, personal: Sequence[str] | None = None) -> None:
-        self.how: dict[str, Any] = {} if personal is None else {"personal": list(personal)}
+    def __init__(self, levels: Levels, mean: Floats, weight: Floats, shared: Floats, how: dict[str, Any]) -> None:
+        self.how, self.shared = how, shared
         self.levels, ties = levels, levels.ties
         self.gamma = ties.strongest
         self.equal, self.tied = ties.equal, ties.Gamma > 0.0
-        self.mean, self.weight = np.array(mean), np.array(weight)
+        self.mean, self.weight, self.told = np.array(mean), np.array(weight), np.ones(len(mean), dtype=bool)
         self.c, self.u = np.zeros(len(mean)), np.zeros(mean.shape)
 
     def iterate(
@@ -152,24 +167,35 @@ class ClusterHeads:
                 self.pull_to_average(pulls, own)
             communicates = (s.rest > 0) | (self.unknown() if s.ends else self.pending())
             communicates &= (s.level > 0) | (not s.ends)
-            if communicates.any():
-                self.exchange(fed, communicates, s.rest, s.restart, local, batch)
+            moves = len(self.shared) > 0 and s.ends and bool((s.level == len(self.levels.coins) - 1).all())
+            if communicates.any() or moves:
+                self.exchange(fed, communicates | moves, s.rest, s.restart, local, batch, eta if moves else 0.0)
             if s.ends:
                 c, u = self.levels.pull(np.where(s.level > 0, s.level, -1), self.mean, self.weight, network)
                 self.pull(eta * c, eta * u)
-            if not np.isfinite(self.mean).all():
+            if not (np.isfinite(self.mean).all() and np.isfinite(self.shared).all()):
                 return s.last
         return first + len(xi)
 
-    def exchange(self, fed: Federation, mask: Bools, steps: Ints, first: Ints, size: Floats, batch: int) -> None:
-        """Clusters ``mask`` make their pending pull and local steps; sums of gamma theta and of gamma come back."""
+    def exchange(
+        self, fed: Federation, mask: Bools, steps: Ints, first: Ints, size: Floats, batch: int, eta: float = 0.0
+    ) -> None:
+        """Clusters ``mask`` make their pending pull and local steps; sums of gamma theta and of gamma come back.
+
+        With an eta, what is shared makes a step of a round of the network.
+        """
         sent = {"c": self.c, "u": self.u, "step": size, "steps": steps, "first": first}
         message: Any = {name: PerCluster(value) for name, value in sent.items()}
         to = None if mask.all() else Clusters(mask)
-        sums = fed.total(client_update, to=to, by="cluster", batch=batch, **self.how, **message)
-        self.c[mask], self.u[mask] = 0.0, 0.0
+        how = self.how | ({"shared": self.shared, "ask": eta > 0.0} if len(self.shared) else {})
+        sums = fed.total(client_update, to=to, by="cluster", batch=batch, **how, **message)
+        self.c[mask], self.u[mask], self.told[mask] = 0.0, 0.0, True
         if not sums:
             return
+        if eta > 0.0:
+            gradient = sums["f"].sum(axis=0) / sums["n"].sum()
+            self.shared = self.shared - eta / self.levels.probability[-1, 0] * gradient
+            self.told[:] = False
         answered = mask & (sums["g"] > 0.0)
         self.weight[mask] = sums["g"][mask]
         self.mean[answered] = sums["s"][answered] / sums["g"][answered, None]
@@ -189,19 +215,20 @@ class ClusterHeads:
             self.pull(now, now[:, None] * self.mean)
 
     def pending(self) -> Bools:
-        """Clusters (k,) that have a pull to make."""
-        return np.asarray((self.c != 0.0) | self.u.any(axis=1))
+        """Clusters (k,) that have a pull to make, or do not know what is shared."""
+        return np.asarray((self.c != 0.0) | self.u.any(axis=1) | ~self.told)
 
     def unknown(self) -> Bools:
         """Clusters (k,) whose average is not known: they have a pull to make, and clients of unequal gamma."""
-        return ~self.equal & self.pending()
+        return np.asarray(~self.equal & ((self.c != 0.0) | self.u.any(axis=1)))
 
 
 class AnchorHeads:
     """Algorithm 2: averages of the anchor x, and the communications that clients have yet to make their step from.
 
     ``means`` has the averages of x of every level over each cluster, each (k, d), and ``fresh`` (k,) are clusters that
-    have not been told of them.
+    have not been told of them. ``shared`` (3, d2) is F's gradient in what all clients share, at x, and their x and z
+    there, which move at every step, at all clients alike. ``change`` is what was asked of them last.
     """
 
     def __init__(
@@ -213,9 +240,11 @@ class AnchorHeads:
         batch: int,
         means: Sequence[Floats],
         fresh: Bools,
-        personal: Sequence[str] | None = None,
+        shared: Floats,
+        how: dict[str, Any],
     ) -> None:
-        self.how: dict[str, Any] = {} if personal is None else {"personal": list(personal)}
+        self.how, self.shared, self.change = how, shared, shared
+        self.jump = np.zeros((len(fresh), shared.shape[1]))
         self.fed, self.client_update, self.momentum, self.batch = fed, client_update, momentum, batch
         self.levels, self.means, self.fresh = levels, list(means), np.array(fresh)
         self.c, self.u = np.full(len(fresh), -1.0), np.zeros(self.average.shape)
@@ -230,6 +259,10 @@ class AnchorHeads:
         c, u = self.levels.pull(level, theta, weight, network)
         for a, mean in enumerate(self.means):
             u -= np.where(level >= a, self.levels.weight(a, np.maximum(level, a)), 0.0)[:, None] * mean
+        in_network = level == len(self.means) - 1
+        self.jump[level >= 0] = 0.0
+        if in_network.any() and self.jump.size:
+            self.jump[in_network] = self.change[0] / self.levels.probability[-1, 0]
         self.pull(level >= 0, c, u)
 
     def pull(self, mask: Bools, c: Floats, u: Floats) -> None:
@@ -240,10 +273,13 @@ class AnchorHeads:
         """Clusters (k,) that have a communication to step from, or have not been told of the anchor's averages."""
         return (self.c >= 0.0) | self.fresh
 
-    def exchange(self, mask: Bools, count: Ints, first: Ints, refresh: bool = False) -> tuple[Floats, Floats]:
+    def exchange(
+        self, mask: Bools, count: Ints, first: Ints, refresh: bool = False, ask: bool = False
+    ) -> tuple[Floats, Floats]:
         """One exchange: averages of theta, or of x where it moves to y, and sums of gamma of those who answered.
 
-        A cluster in which nobody answered, or nobody is tied, has the anchor's averages: it steps by its own loss.
+        A cluster in which nobody answered, or nobody is tied, has the anchor's averages: it steps by its own loss. With
+        ``ask``, or where x moves, the mean gradient in what is shared is replied, too.
         """
         m, scale = self.momentum, 1.0 / self.levels.local
         sent = {"c": self.c, "u": self.u, "fresh": self.fresh, "scale": scale, "count": count, "first": first}
@@ -251,10 +287,17 @@ class AnchorHeads:
         message: Any = {name: PerCluster(value) for name, value in sent.items()}
         message |= {"momentum": np.array([m.a1, m.a2, m.b1, m.pace, m.eta]), "batch": self.batch}
         to = None if mask.all() else Clusters(mask)
+        if ask := self.jump.size > 0 and (ask or refresh):
+            self.change = np.zeros_like(self.shared)
+        if self.jump.size:
+            message |= {"shared": self.shared, "jump": PerCluster(self.jump), "ask": ask}
         sums = self.fed.total(self.client_update, to=to, by="cluster", refresh=refresh, **self.how, **message)
         self.c, self.fresh = np.where(mask, -1.0, self.c), self.fresh & ~mask
         if not sums:
             return self.average, np.zeros(len(self.fresh))
+        if ask:
+            self.change = sums["f"].sum(axis=0) / sums["n"].sum()
+            self.shared = self.change if refresh else self.shared
         weight = np.where(mask, sums["g"], 0.0)
         tied = weight[:, None] > 0.0
         return np.where(tied, sums["s"] / np.where(tied, weight[:, None], 1.0), self.average), weight

@@ -10,6 +10,14 @@ is unbiased where ``sum_(l >= a) s_al = 1``. Since l + 1 ties meet in it, ``E |g
 ``L = max(C_a / sum_(l >= a) P_l / (l + 1), L_i / P_local)`` at the best shares, ``s_al ~ P_l / (l + 1)``: Lemma A.1
 bounds each term by itself, as it does two of them in the paper. So Theorems 3.5 and 4.3, which know no more than such
 an L, hold for any number of levels; with n = 1 all this is (3.2), (3.3), (3.4) and Proposition 3.3.
+
+What all clients share, p, is F restricted to models with equal copies of it, and its gradient there the mean of
+``grad_p f_i``. A round of the network steps on that mean over P_n, no other step does: this is unbiased, and no tie has
+a part in p. For differences (g_i, h_i) of clients' gradients in p and in their own parts, ``|mean_i g_i|^2 / P_n +
+|h_i|^2 / P_local``, summed over clients, is at most ``2 (L_p / P_n + L_i / P_local) D``, L_p the smoothness of the mean
+loss in p and L_i that of f_i in what is i's own: a form with two blocks is at most the sum of its blocks' largest
+values. So only that term of L is another one. At the optimum the mean is 0, and there is no more noise. Distances count
+every client's copy.
 """
 
 from __future__ import annotations
@@ -87,10 +95,11 @@ class Levels:
         """Those (k,) of tie a in rounds of ``level`` (k,)."""
         return np.asarray(self.weights[level, a, np.arange(len(level))])
 
-    def smoothness(self, L: Floats) -> float:
-        """Calligraphic L, for the expected smoothness L (k,) of clusters' losses."""
+    def smoothness(self, L: Floats, shared: float = 0.0) -> float:
+        """Calligraphic L, for the expected smoothness L (k,) of clusters' losses, and that in what is ``shared``."""
         pulls = over(self.ties.C, reached(self.probability))
-        return float(max(np.max(pulls), np.max(over(L, self.local))))
+        losses = over(L, self.local) + over(shared, self.probability[-1])
+        return float(max(np.max(pulls), np.max(losses)))
 
     def noise(self, squares: Floats, loss: Floats) -> float:
         """The estimator's noise at the optimum, from the squared gradients of ties (n + 1, k) and of losses (k,)."""
@@ -112,15 +121,23 @@ def best_shares(probability: Floats) -> Floats:
     return np.asarray(np.where(above, over(probability / terms, reach[:, None]), 0.0))
 
 
-def own_levels(ties: Ties, L: Floats) -> Levels:
+def own_levels(ties: Ties, L: Floats, shared: float = 0.0) -> Levels:
     """Rounds of least calligraphic L, every node with a probability of its own.
 
     A value l of it is reached if ``sum_(b >= a) P_b / (b + 1) >= C_a / l`` and ``P_local >= L_j / l``. A coarser round
-    counts in all ties below it, so as many as its own tie needs are best, and finer ones add what is left.
+    counts in all ties below it, so as many as its own tie needs are best, and finer ones add what is left. What is
+    ``shared`` takes a part w of l, ``P_n >= shared / (w l)``, and leaves ``P_local >= L_j / ((1 - w) l)``.
     """
-    most = np.maximum.accumulate(ties.C[::-1], axis=0)[::-1]
-    needed = (most - np.concatenate([most[1:], np.zeros((1, len(L)))])) * np.arange(1.0, len(most) + 1.0)[:, None]
-    least = float(np.max(L + needed.sum(axis=0)))
+    from scipy.optimize import minimize_scalar
+
+    def rounds(w: float) -> tuple[float, Floats]:
+        C = np.concatenate([ties.C[:-1], np.maximum(ties.C[-1:], over(shared, w * len(ties.C)))])
+        most = np.maximum.accumulate(C[::-1], axis=0)[::-1]
+        needed = (most - np.concatenate([most[1:], np.zeros((1, len(L)))])) * np.arange(1.0, len(most) + 1.0)[:, None]
+        return float(np.max(L / (1.0 - w) + needed.sum(axis=0))), needed
+
+    w = minimize_scalar(lambda w: rounds(w)[0], bounds=(0.0, 1.0), method="bounded").x if shared > 0.0 else 0.0
+    least, needed = rounds(w)
     P = over(needed, least)
     none = 1.0 - np.concatenate([np.cumsum(P[::-1], axis=0)[::-1][1:], np.zeros((1, len(L)))])
     coins = over(P, none)

@@ -63,24 +63,33 @@ class AsyncL2GDTraining(Checked, Stepwise):
         float | None, Option("Of one within a cluster, in the other steps; by default the same.", low=0.0, below=1.0)
     ] = None
     B: Annotated[int, Option("Rows of a step, drawn with replacement; 0 takes all.", low=0)] = 0
-    personal: Annotated[tuple[str, ...], patterns("Layers that nothing ties, such as head*.")] = ()
+    personal: Annotated[tuple[str, ...], patterns("Layers that are tied; the others are one for all clients.")] = ("*",)
+    untied: Annotated[tuple[str, ...], patterns("Layers that nothing ties, such as head*.")] = ()
     seed: Annotated[int, Option("Of the coins and of the first model.", low=0)] = 0
 
     @property
     def transport(self) -> ModelTransport:
         """What clients are told of how models travel."""
-        return {"personal": list(self.personal), "seed": self.seed}
+        return {"personal": list(self.untied), "seed": self.seed}
 
     @property
     def notes(self) -> list[str]:
-        """Where a communication overshoots."""
+        """Where a communication overshoots, and how what is shared is stepped on."""
         p0 = self.probabilities(2)[0]
-        pull = self.eta * self.lam * (1.0 - p0) * (1.0 - self.probabilities(2)[1]) / p0
+        step = self.eta * (1.0 - p0) * (1.0 - self.probabilities(2)[1]) / p0
+        out, pull = [], self.lam * step
+        if self.personal != ("*",):
+            out.append(
+                f"Layers that are not personal are one for all clients: they make a step of {step:.2g} on the mean "
+                "gradient, over all rows, in communications of all, and stay in between. Where that is too long, take "
+                "a smaller eta or a greater p0."
+            )
         if pull <= 1.0:
-            return []
+            return out
         return [
+            *out,
             f"A communication pulls by {pull:g}, beyond the mean{': models run away' if pull > 2.0 else ''}. Take a "
-            "smaller eta or lam, or a greater p0."
+            "smaller eta or lam, or a greater p0.",
         ]
 
     def probabilities(self, k: int) -> tuple[float, float]:
@@ -94,18 +103,18 @@ class AsyncL2GDTraining(Checked, Stepwise):
         weight = require_all_replies(fed.ask(weights))["weight"]
         if not weight.any():
             raise CoterieError("No client has any rows, so there is nothing to learn.")
-        state: State = {"rows": weight, "start": start.models[0], "shared": start.shared}
+        state: State = {"rows": weight, "start": start.models[0], "travels": start.shared}
         return self._renamed(state | self.algorithm(fed, state).init(fed, start.models[0]))
 
     def algorithm(self, fed: Federation, state: State) -> Any:
         """Algorithm 1 with what a state knows."""
         ties, p0, p, eta = self._common(fed, state)
-        return AsyncL2GD(
-            ties, eta, p0, p, fractions(p0, p), self.seed, self.B, closed=False, personal=self._tied(state)
-        )
+        return AsyncL2GD(ties, eta, p0, p, fractions(p0, p), self.seed, self.B, closed=False, **self._parts(state))
 
-    def _tied(self, state: State) -> tuple[str, ...] | None:
-        return None if state["shared"].all() else self.personal
+    def _parts(self, state: State) -> State:
+        """Which layers are tied and which nothing ties, as the algorithms take it."""
+        untied = None if state["travels"].all() else self.untied
+        return {"personal": None if self.personal == ("*",) else self.personal, "untied": untied}
 
     def _common(self, fed: Federation, state: State) -> tuple[Ties, float, Floats, float]:
         """Ties, probabilities and the step size in the units of sums over rows."""
@@ -149,5 +158,5 @@ class AsyncAL2SGDTraining(AsyncL2GDTraining):
         ties, p0, p, eta = self._common(fed, state)
         rho = 1.0 / self.tau if self.rho is None else self.rho
         momentum = Momentum(self.a1, self.a2, self.b1, 0.25 * eta / self.a1, eta)
-        more: State = {"seed": self.seed, "batch": self.B, "personal": self._tied(state)}
+        more: State = {"seed": self.seed, "batch": self.B} | self._parts(state)
         return AsyncAL2SGD(ties, momentum, p0, p, fractions(p0, p), rho, **more)

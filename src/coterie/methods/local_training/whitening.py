@@ -89,16 +89,19 @@ def well_scaled(fed: Federation, problem: GroupedProblem) -> Frame:
     return frame
 
 
-def in_standard_columns(fed: Federation, problem: GroupedProblem) -> tuple[InFrame, Floats]:
+def in_standard_columns(fed: Federation, problem: GroupedProblem, all_columns: bool = True) -> tuple[InFrame, Floats]:
     """The federation in columns less their means, in standard units; and what takes coefficients to the table's (p, p).
 
     Ties there depend on no column's zero or unit. Where clients share the intercept, personal columns keep their zero:
-    they have no intercept of their own to move it to.
+    they have no intercept of their own to move it to. Where not ``all_columns`` are meant, personal ones stay as they
+    are, but for a constant that is the same for all: ties are then those of the table.
     """
     setup = prepare(fed, problem.tree, problem.family, problem.personal, problem.intercept)
     standard = standard_units(setup.mean / setup.unit, setup.unit, problem.intercept)
     if problem.intercept is not None and problem.intercept not in problem.personal:
         standard[problem.intercept, problem.personal] = 0.0
+    if not all_columns:
+        standard[:, problem.personal] = np.eye(setup.p)[:, problem.personal]
     frame = Frame(np.zeros(setup.p), np.asarray(np.linalg.inv(standard), dtype=np.float64))
     require_all_replies(fed.ask(keep_frame, row=frame.row))
     return InFrame(fed), frame.R
