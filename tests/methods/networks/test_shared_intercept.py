@@ -41,3 +41,15 @@ def test_admm_does_not_call_an_optimum_what_is_none():
     score = (df["y"] - result.predict(df)["prediction"]) * (df["t"] - 2000.0)
     right = abs(score.mean()) < 1e-4 * np.sqrt(np.mean(score**2))
     assert right or any("not reached" in note and "subtract" in note for note in result.notes)
+
+
+def test_a_run_whose_length_is_not_given_ends_where_nothing_is_left_to_gain():
+    network = {"edges": EDGES, "lam": 0.05}
+    how = {"method": "similarity-network", "network": network, "splits": 0}
+    free, told = (
+        coterie.fit(rows("gaussian"), "y ~ t", "client", rounds=r, **how)
+        for r in ({"codec": "tv"}, {"codec": "tv", "steps": 90})
+    )
+    free, told = free.settings["network"], told.settings["network"]
+    assert free["steps"] < 100 and abs(free["gap"]) <= 1e-4
+    assert told["steps"] == 90

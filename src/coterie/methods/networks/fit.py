@@ -26,6 +26,7 @@ from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 
 SOLVED = 1e-5  # residual of the optimality conditions up to which the optimum counts as reached
+ENOUGH = 1e-4  # share of the decrease still to come, at which a run ends whose steps were not given
 KEPT = 20_000  # edges at most that are kept in the result
 
 
@@ -134,8 +135,10 @@ def _run(objective: NetworkObjective, run: Run, best: Optimum, root: Floats) -> 
         excess = _left(objective, best, (state["x"], state["Z"]))
         trace.append((state["t"], excess / first if first > 0.0 else 0.0))
         before = _bytes(fed)
+        if run.steps is None and abs(trace[-1][1]) <= ENOUGH:
+            break
     status = "finished" if state["status"] == "running" else state["status"]
-    about: dict[str, Any] = {"status": status, "trace": trace, "gap": trace[-1][1], "steps": run.taken}
+    about: dict[str, Any] = {"status": status, "trace": trace, "gap": trace[-1][1], "steps": trace[-1][0]}
     about |= {"bytes_up": int(sent[0]), "bytes_down": int(sent[1])}
     about |= {"eta": factor * size.eta, "link": {"up": run.transport.up, "down": run.transport.down}}
     about |= {"quarantined": np.flatnonzero(state["quarantined"]).tolist(), "feedback": run.transport.feedback}

@@ -77,7 +77,10 @@ class Run:
     codec that needs the fewest bytes.
     """
 
-    steps: Annotated[int | None, Option("500 where anything else is asked for.", low=1, high=MOST)] = None
+    steps: Annotated[
+        int | None,
+        Option("500 at most where anything else is asked for, until 0.01% of the decrease is left.", low=1, high=MOST),
+    ] = None
     eta: Annotated[
         float | Literal["auto"], Option("Step size, relative to what curvature allows; auto takes 1.", above=0.0)
     ] = "auto"
