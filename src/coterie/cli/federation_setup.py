@@ -20,7 +20,7 @@ from coterie.errors import CoterieError
 from coterie.options import declared, of
 
 if TYPE_CHECKING:
-    from coterie.deployment.schema import Schema
+    pass
 
 MinGroup = Annotated[
     int,
@@ -101,14 +101,19 @@ def _tables(data: list[str] | None) -> dict[str, Path]:
     """What --data says, with the files looked for."""
     found: dict[str, Path] = {}
     for text in data or []:
-        site, sign, path = text.partition("=")
-        if not sign or not site or not path:
-            raise CoterieError(f"--data takes SITE=TABLE, such as basel=basel.csv, not '{text}'.")
-        file = place(path)
-        if not file.is_file():
+        site, path = _named("--data", "SITE=TABLE, such as basel=basel.csv", text)
+        found[site] = place(path)
+        if not found[site].is_file():
             raise CoterieError(f"There is no file '{path}'.")
-        found[site] = file
     return found
+
+
+def _named(option: str, form: str, text: str) -> tuple[str, str]:
+    """A name and its value, as ``NAME=VALUE`` has them."""
+    name, sign, value = text.partition("=")
+    if not sign or not name or not value:
+        raise CoterieError(f"{option} takes {form}, not '{text}'.")
+    return name, value
 
 
 def schema(
@@ -132,7 +137,8 @@ def schema(
     ] = None,
 ) -> None:
     """Describe a site's columns (types, levels, units) in its schema.toml, for its owner to look through."""
-    from coterie.deployment.schema import Schema
+    from coterie.data.table_files import read_table
+    from coterie.deployment.schema import Schema, propose
     from coterie.deployment.site.site_toml import MIN_GROUP, Member
 
     if site.is_file():
@@ -145,7 +151,9 @@ def schema(
     else:
         raise CoterieError(f"'{site}' is neither a table nor the folder of a site.")
     known = Schema.read(out) if out.exists() else None
-    found, notes = proposed(table, label or [], category or [], unit or [], least, known)
+    units = dict(_named("--unit", "COLUMN=UNIT, such as chol=mg/dl", text) for text in unit or [])
+    df = read_table(table, label or [], None if known is None else known.na_values)
+    found, notes = propose(df, label or [], category or [], least, known, units)
     found.write(out)
     for note in notes:
         say(f"Note: {note}")
@@ -153,36 +161,6 @@ def schema(
     counts = ", ".join(f"{n} {kind.name if n == 1 else kind.plural}" for kind, n in kinds.items())
     say(f"Wrote {len(found.columns)} columns ({counts}) to {out}.")
     say("Look through it: write the units and, where you know them, the smallest and largest values allowed.")
-
-
-def proposed(
-    table: Path, labels: list[str], categories: list[str], units: list[str], least: int, known: Schema | None
-) -> tuple[Schema, list[str]]:
-    """A schema from a table, with the units that were named."""
-    from coterie.data.table import Table
-    from coterie.data.table_files import read_table
-    from coterie.deployment.schema import Schema, propose
-
-    df: Any = read_table(table, labels, None if known is None else known.na_values)
-    rows = Table.of(df)
-    rows.need(labels, "label")
-    rows.need(categories, "category")
-    found, notes = propose(df, labels, categories, least, known)
-    for name, column in found.columns.items():
-        if name not in rows.names:
-            notes.append(f"The table has no column '{name}', which stays in the schema: take it out if no site has it.")
-        elif column.kind.needs_levels and (text := rows[name].read_as_missing):
-            read = f"In '{name}' {text}, which was read as missing"
-            notes.append(f"{read}: if it is a level, write it into the levels of '{name}'.")
-    columns = dict(found.columns)
-    for text in units:
-        name, sign, unit = text.partition("=")
-        if not sign:
-            raise CoterieError(f"--unit takes COLUMN=UNIT, such as chol=mg/dl, not '{text}'.")
-        rows.need([name], "unit's")
-        if name in columns:
-            columns[name] = replace(columns[name], unit=unit)
-    return Schema(columns), notes
 
 
 def identity(

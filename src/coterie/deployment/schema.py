@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from coterie import files, options
@@ -174,7 +175,12 @@ def design_of(schema: Schema, task: Mapping[str, Any]) -> Design:
 
 
 def propose(
-    df: Any, labels: Iterable[str] = (), categories: Iterable[str] = (), min_group: int = 1, known: Schema | None = None
+    df: Any,
+    labels: Iterable[str] = (),
+    categories: Iterable[str] = (),
+    min_group: int = 1,
+    known: Schema | None = None,
+    units: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Schema, list[str]]:
     """A first schema from one site's table, and notes: columns left out, and levels with few rows.
 
@@ -186,7 +192,9 @@ def propose(
 
     table = Table.of(df)
     before = {} if known is None else known.columns
-    labels, categories = set(labels), set(categories)
+    labels, categories = list(labels), list(categories)
+    for names, role in ((labels, "label"), (categories, "category"), (units, "unit's")):
+        table.need(names, role)
     columns, notes = dict(before), []
     for name in table.names:
         old, chosen = before.get(name), "label" if name in labels else "category" if name in categories else None
@@ -198,7 +206,16 @@ def propose(
             notes.append(f"Column '{name}' was left out: {problem}")
             continue
         columns[name], said = kind.propose(name, table[name].series, old, min_group)
+        columns[name] = replace(columns[name], unit=units.get(name, columns[name].unit))
         notes += said
+        if kind.needs_levels and (text := table[name].read_as_missing):
+            read = f"In '{name}' {text}, which was read as missing"
+            notes.append(f"{read}: if it is a level, write it into the levels of '{name}'.")
+    notes += [
+        f"The table has no column '{name}', which stays in the schema: take it out if no site has it."
+        for name in columns
+        if name not in table.names
+    ]
     return Schema(columns), notes
 
 
