@@ -30,7 +30,10 @@ NOTES = 20  # notes on its data that are taken from a site at most
 
 
 class Transport(Protocol):
-    """What carries bytes to sites: an engine's own network."""
+    """What carries bytes to sites: an engine's own network.
+
+    It may have ``absent``: names of sites that were not there in time, and are not waited for where a quorum is enough.
+    """
 
     @property
     def sites(self) -> Sequence[str]:
@@ -181,7 +184,8 @@ class Remote(Coordinator):
         from coterie import __version__
 
         retry = Retry(names, policy, lambda messages, attempt, timeout: self._carry(names, messages, timeout))
-        told = retry.collect(dict.fromkeys(range(len(names)), opening), {})
+        absent = () if policy.min_clients == "all" else getattr(self._transport, "absent", ())
+        told = retry.collect({s: opening for s, name in enumerate(names) if name not in absent}, {})
         retry.leave_out({s: "its answer does not say who is there" for s, t in told.items() if not _tells(t)}, told)
         another = {s: t["name"] for s, t in told.items() if t.get("name", names[s]) != names[s]}
         wrong = {s: f"it calls itself '{name}': another site's folder is used there" for s, name in another.items()}

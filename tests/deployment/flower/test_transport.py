@@ -1,5 +1,6 @@
 """The transport over Flower's own messages and apps: all methods give what they give in process; nodes may fail."""
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -89,6 +90,15 @@ def test_a_node_that_leaves_or_begins_anew_is_none_at_once(fault):
 
 def test_a_site_that_never_came_is_none_at_once():
     assert transport(BOTH, sites=["a", "b", "c"]).send({"a": b"x", "c": b"x"}, float("inf")) == {"a": b"x a", "c": None}
+
+
+def test_a_run_that_a_quorum_is_enough_for_does_not_wait_for_sites_that_never_came():
+    problem, began = quadratic(), time.monotonic()
+    receivers = {name: node.receive for name, node in nodes(problem, PARTS).items()}
+    policy = Policy(deadline=60.0, retries=10**6, pause=0.01, min_clients=2, strict=False)
+    fed = Remote(transport(receivers, sites=[*receivers, "site 3"]), policy=policy)
+    assert fed.away == {"site 3": "it was not there when the run began"} and len(fed.names) == 3
+    assert time.monotonic() - began < 30.0
 
 
 def test_a_reply_that_comes_late_is_never_taken_for_the_next():

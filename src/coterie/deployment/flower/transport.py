@@ -54,7 +54,7 @@ class FlowerTransport:
             raise CoterieError(f"No site came within {took:.0f} seconds: start the sites first. {strangers()}".rstrip())
         if whole and (away := [site for site in sites if site not in here]):
             raise BelowQuorum(not_connected(away, strangers()))
-        self.sites = sorted(sites)
+        self.sites, self.absent = sorted(sites), frozenset(sites) - here.keys()
 
     def send(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | None]:
         """All at once; replies within ``timeout`` seconds, None from a node that left or was started anew meanwhile."""

@@ -40,6 +40,7 @@ class CollabTransport:
     ) -> None:
         self._clients = {client.name: client for client in clients}
         self.sites = sorted(self._clients if sites is None else sites)
+        self.absent = frozenset(self.sites) - self._clients.keys()
         self._ended, self._look = ended, look
         self._gone: set[str] = set()
         self._silent: set[str] = set()
