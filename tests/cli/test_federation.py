@@ -100,6 +100,19 @@ def test_a_site_that_is_not_trusted_is_told_before_it_starts_and_by_status(place
     assert ran.code == 0 and "not trusted: ask it" in ran.out
 
 
+def test_a_status_that_an_engine_cannot_give_says_what_is_wrong_with_certificates(place, engine, monkeypatch):
+    def away(folder):
+        raise CoterieError("The server is unavailable: start it.")
+
+    monkeypatch.setattr(engine, "status", away)
+    for foreign, said in ((False, "unavailable: start it"), (True, "not trusted: ask it")):
+        engine.foreign = foreign
+        ran = coterie("federation", "status", place)
+        assert ran.code == 2 and said in ran.err
+    ran = coterie("federation", "stop", place)  # a coordinator that cannot be asked can be ended
+    assert ran.code == 0 and "Stopped" in ran.out and engine.stopped == [place / "coordinator"]
+
+
 def test_from_nothing_to_a_model(place, engine):
     ran = coterie("federation", "check", place, "--unite")
     assert (ran.code, ran.err) == (0, "")

@@ -25,7 +25,7 @@ def place(tmp_path, monkeypatch):
     def carry(folder, run_id, timeout):
         run.run(transport(tmp_path / "heart"), folder, run_id)
 
-    monkeypatch.setattr(folders, "engine", lambda name: SimpleNamespace(run=carry))
+    monkeypatch.setattr(folders, "engine", lambda name: SimpleNamespace(run=carry, need_trust=lambda home: None))
     return tmp_path / "heart"
 
 
@@ -92,3 +92,21 @@ def test_what_sites_do_not_take_is_said_before_they_are_asked(call, said, place)
     with pytest.raises(CoterieError, match=names(said)):
         call(place)
     assert not list((place / "coordinator").glob("runs/*"))
+
+
+def test_a_run_that_fails_says_that_a_certificate_has_ended(tmp_path, monkeypatch):
+    build(tmp_path)
+    trouble = "The certificate server.crt ended on 2026-01-01: make the federation anew."
+
+    def fails(text):
+        def fail(*_):
+            raise CoterieError(text)
+
+        return fail
+
+    for said, known, found in (("Sites are away.", trouble, 1), (f"Away. {trouble}", trouble, 1), ("Away.", "", 0)):
+        engine = SimpleNamespace(run=fails(said), need_trust=fails(known) if known else lambda home: None)
+        monkeypatch.setattr(folders, "engine", lambda name, engine=engine: engine)
+        with pytest.raises(CoterieError) as raised:
+            federated_fit.carried_out(tmp_path / "coordinator", {"program": "pooled", "task": {"formula": FORMULA}})
+        assert str(raised.value).startswith(said) and str(raised.value).count(trouble) == found

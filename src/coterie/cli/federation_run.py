@@ -28,7 +28,7 @@ def start_coordinator(folder: o.Root, foreground: o.Foreground = False) -> None:
     from coterie.deployment.processes import need_free_port
 
     home, config, engine = folders.opened(folder)
-    if not engine.status(home).get("running"):
+    if not _runs(engine, home):
         need_free_port(config.port)
     with waiting("Starting the coordinator ..."):
         process = engine.start_coordinator(home)
@@ -87,7 +87,7 @@ def check(
     else:
         for line in report.lines():
             say(line)
-        if len(report.versions) < len(report.sites) and (trouble := _trouble(engine, home)):
+        if len(report.versions) < len(report.sites) and (trouble := folders.trouble(engine, home)):
             say(trouble)
     if not report.sound:
         raise CoterieError("The federation is not ready: put right what is said above, and check again.")
@@ -153,12 +153,16 @@ def status(folder: o.Either, as_json: o.Json = False) -> None:
     from coterie.deployment import folders, logs
 
     home, config, engine = folders.opened(folder, either=True)
-    found: dict[str, Any] = {"federation": config.name, "engine": config.engine, **engine.status(home)}
+    found: dict[str, Any] = {"federation": config.name, "engine": config.engine}
+    found["trouble"] = folders.trouble(engine, home)
+    try:
+        found |= engine.status(home)
+    except CoterieError as problem:  # of an ended certificate, an engine says that it cannot be reached
+        raise CoterieError(found["trouble"] or str(problem)) from problem
     try:
         found["run"] = logs.read_status(folders.run_folder(home, None))
     except CoterieError:
         found["run"] = None
-    found["trouble"] = _trouble(engine, home)
     if as_json:
         print(json.dumps(found, indent=1, default=str, ensure_ascii=False))
         return
@@ -192,9 +196,17 @@ def stop(folder: o.Either) -> None:
     from coterie.deployment import folders
 
     home, _, engine = folders.opened(folder, either=True)
-    running = bool(engine.status(home).get("running"))
+    running = _runs(engine, home)
     engine.stop(home)
     say(f"Stopped what ran in {home}." if running else f"Nothing runs in {home}.")
+
+
+def _runs(engine: Any, home: Path) -> bool:
+    """Whether anything runs in a folder."""
+    try:
+        return bool(engine.status(home).get("running"))
+    except CoterieError:  # it runs, and cannot be asked: its certificate may have ended
+        return True
 
 
 def _stay(process: Popen[bytes], engine: Any, home: Path, foreground: bool) -> None:
@@ -206,15 +218,6 @@ def _stay(process: Popen[bytes], engine: Any, home: Path, foreground: bool) -> N
         process.wait()
     finally:
         engine.stop(home)
-
-
-def _trouble(engine: Any, home: Path) -> str | None:
-    """What is wrong with the certificates of a folder, or with who shows others at its port; None if nothing is."""
-    try:
-        engine.need_trust(home)
-    except CoterieError as problem:
-        return str(problem)
-    return None
 
 
 def _standing(found: dict[str, Any]) -> list[str]:

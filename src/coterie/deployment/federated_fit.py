@@ -98,10 +98,16 @@ def carried_out(
     run_id = name or folders.unused(home, what["program"])
     with folders.begun(home, run_id, what) as there:
         verify(home, RunConfig(**what), config)
-        if go is None:
-            engine.run(home, run_id, timeout)
-        else:
-            go(engine, home, run_id, timeout)
+        try:
+            if go is None:
+                engine.run(home, run_id, timeout)
+            else:
+                go(engine, home, run_id, timeout)
+        except CoterieError as problem:  # sites may be away since a certificate has ended
+            said = folders.trouble(engine, home)
+            if said is None or said[-40:] in str(problem):
+                raise
+            raise CoterieError(f"{problem} {said}") from problem
     return there
 
 

@@ -189,3 +189,12 @@ def _is_check(run: Path) -> bool:
         return files.read_toml(run / RUN, "what a run does").get("program") == "check"
     except CoterieError:
         return False
+
+
+def trouble(engine: Any, home: Path) -> str | None:
+    """What is wrong with the certificates of a folder, or with who shows others at its port; None if nothing is."""
+    try:
+        engine.need_trust(home)
+    except CoterieError as problem:
+        return str(problem)
+    return None
