@@ -6,18 +6,10 @@ An option is an annotated field of a dataclass, or an annotated parameter of a f
 @dataclass(frozen=True, kw_only=True)
 class Ditto(LocalTraining):
     lam: Annotated[float, Option("Pull of own models to the shared one.", low=0.0)]
-    s: Annotated[int, Option("Steps of an own model in a round.", low=1)] = 1
-    rule: Annotated[str, Option("How gradients are put together.", choices=AGGREGATORS)] = "mean"
-    own: Annotated[Literal["weighted", "averaged"], Option("How groups' layers move.")] = "weighted"
     alpha: Annotated[float | Literal["auto"], Option("Weight of the others.", low=0.0, high=1.0)] = "auto"
-    steps: Annotated[int | None, Option("By default as many as theory wants.", low=1, high=10**9)] = None
-    policy: Annotated[Policy, Option("When an exchange is over.")] = Policy()        # a table within a table
-    columns: Annotated[dict[str, Column], Option("Tables by name.")] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check(self)                     # each option by itself; then what one says of another
-        if self.rule == "mean" and self.alpha == 1.0:
-            raise CoterieError("...")
+        check(self)  # each option by itself; what one says of another follows
 ```
 
 ``check(self)`` in ``__post_init__``, as :class:`Checked` has it, refuses what was not declared, and keeps values in
@@ -27,9 +19,7 @@ refused. ``of(Ditto, mapping, what="[policy]")`` makes an instance of a user's m
 not known and says which are needed. ``call(function, mapping, what=...)`` does the same for the annotated parameters of
 a function, and ``checked`` is a decorator of functions that check their arguments.
 
-A subclass may give an inherited option another default (``eta: float = 0.05``); the declaration above it holds. What
-no range or list says is said by ``read``, a function that returns the value or raises a ValueError, and ``what``, the
-words of the sentence for it; a CoterieError of ``read`` is the sentence itself.
+What no range or list says is said by ``read``, which returns the value or raises a ValueError, and ``what``, its words.
 """
 
 from __future__ import annotations
@@ -69,6 +59,7 @@ class Option:
     read: Callable[[Any], Any] | None = None  # takes a value of the declared type, and returns what is kept
     remedy: str = ""  # a sentence after each refusal
     matters: bool = True  # whether another value can give other numbers
+    beside: tuple[str, tuple[Any, ...]] | None = None  # the option and its values that it needs; () any but the default
     group: str = ""  # the heading of a command's help that it stands under
     metavar: str = ""  # what a command's help calls its value
     argument: str = ""  # of a configuration's key: the argument of a call that it stands for, in words of the caller
@@ -229,6 +220,16 @@ def need_names(what: str, given: Any, names: Collection[str], noun: str = "optio
         if name not in names:
             hint = nearest(name, names) or f" There are {', '.join(names)}."
             raise CoterieError(f"{what} has no {noun} {name!r}.{hint}")
+
+
+def need_heeded(of: Any, given: Collection[str], settings: Collection[Mapping[str, Any]], whose: str) -> None:
+    """Raise for an option that is given and changes nothing ``beside`` the others in any of the settings."""
+    needs = {name: one.option.beside for name, one in declared(of).items() if name in given}
+    for name, (other, values) in ((name, need) for name, need in needs.items() if need):
+        usual = declared(of)[other].default
+        if not any(s.get(other, usual) in values if values else s.get(other, usual) != usual for s in settings):
+            need = f"{other} = {' or '.join(map(repr, values))}" if values else f"a {other}"
+            raise CoterieError(f"{name}{whose} changes nothing without {need}: give that, or leave {name} out.")
 
 
 def shown(value: Any) -> str:

@@ -16,7 +16,7 @@ from coterie.errors import CoterieError, listed
 from coterie.evidence.comparison import BASELINES, Comparison, Triple, interval_columns
 from coterie.evidence.intervals import half_width, statistic
 from coterie.files import local
-from coterie.methods.method import EVERYTHING, Method
+from coterie.methods.method import Method
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives import parameters
@@ -28,7 +28,7 @@ from coterie.runs.config_model import layers
 from coterie.runs.loop import Callback
 from coterie.runs.scores import BALANCED, RARE, Rule
 from coterie.runs.training import FILE, Trained, need_able, train
-from coterie.runs.training_problem import TrainingProblem, need_related
+from coterie.runs.training_problem import TrainingProblem, at_home, need_related
 
 Watch = Callable[[str], Sequence[Callback]]  # is told what begins, and gives the callbacks that watch it
 
@@ -65,7 +65,9 @@ def usable(problem: TrainingProblem, name: str) -> bool:
     layers = not method.normalises or bool(parameters.normalising(problem.objective))
     known = problem.data.known or not method.groups
     known &= method.shapes or not config.model["heads"]
-    return known and (layout or not method.layout) and layers and private_enough(config, method)
+    return (
+        known and not config.idle(name) and (layout or not method.layout) and layers and private_enough(config, method)
+    )
 
 
 def private_enough(config: Config, method: Method) -> bool:
@@ -73,8 +75,7 @@ def private_enough(config: Config, method: Method) -> bool:
     by_row = bool(getattr(method.method_class, "by_row", False))
     if not config.private:
         return not by_row
-    at_home = method.pool_rows or method.fixed_options.get("personal") == EVERYTHING
-    return at_home or (not method.reveals and by_row == (config.privacy["unit"] == "row"))
+    return at_home(method) or (not method.reveals and by_row == (config.privacy["unit"] == "row"))
 
 
 def quiet(_: str) -> Sequence[Callback]:

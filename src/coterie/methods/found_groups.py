@@ -23,6 +23,7 @@ from coterie.options import Option
 from coterie.relations.parameter_layout import GroupLayout
 
 MOST = 8  # groups that are tried where their number is not given
+_AGAIN = ("by", ("restarts",))
 FEWEST = 3  # clients that it takes to look for groups; fewer are one group
 
 
@@ -37,8 +38,8 @@ class FoundGroups(GroupSGD):
     by: Annotated[Literal["updates", "restarts"], Option("Cluster first updates, or restart IFCA.")] = "updates"
     k: Annotated[int, Option("Number of groups; 0, for updates alone: as many as they show.", low=0)] = 0
     steps: Annotated[int, Option("Local steps that make an update, or the first models of a restart.", low=1)] = 50
-    restarts: Annotated[int, Option("Restarts of IFCA.", low=1)] = 20
-    rounds: Annotated[int, Option("Rounds of each restart.", low=1)] = 20
+    restarts: Annotated[int, Option("Restarts of IFCA.", low=1, beside=_AGAIN)] = 20
+    rounds: Annotated[int, Option("Rounds of each restart.", low=1, beside=_AGAIN)] = 20
 
     def __post_init__(self) -> None:
         super().__post_init__()

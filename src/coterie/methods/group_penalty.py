@@ -76,9 +76,12 @@ class GroupPenalty(LocalTraining):
     lam: Annotated[float, Option("Pull to the mean of the group; stable for ``eta (L + lam) < 2``.", low=0.0)]
     group: Any = None
     mu: Annotated[float, Option("Push between means of groups.", low=0.0)] = 0.0
-    margin: Annotated[float, Option("Distance at which the push ends.", above=0.0, infinite=True)] = np.inf
+    margin: Annotated[
+        float, Option("Distance at which the push ends.", above=0.0, infinite=True, beside=("mu", ()))
+    ] = np.inf
     bend: Annotated[
-        float, Option("Without a margin: the ridge on z that bounds clients' losses from below.", low=0.0)
+        float,
+        Option("Without a margin: the ridge on z that bounds clients' losses from below.", low=0.0, beside=("mu", ())),
     ] = 0.0
     tau: Annotated[int, Option("Local steps in a round.", low=1)] = 1
     bends = "lam"

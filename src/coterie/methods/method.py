@@ -12,7 +12,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from coterie.errors import RAISED, CoterieError
-from coterie.options import annotated, check, need_names
+from coterie.options import annotated, check, need_heeded, need_names
 
 STRENGTHS = ("gamma", "lam", "alpha")
 STEPS: dict[str, Any] = {"eta": 0.1, "B": 10}
@@ -47,7 +47,7 @@ class Method:
     layout: str = ""  # of a class that splits a model: its option that names layers, "personal" or "shared"
     splits: bool = True  # whether it is about the layout; otherwise it takes the whole model where there is none
     reveals: str = ""  # what it needs to know of single clients, for which it cannot train on sums with noise
-    gradients: bool = False  # sends gradients, to which the model's clip and momentum of local steps do not apply
+    idle: Mapping[str, str] = field(default_factory=dict)  # keys of [model], and options, that change no net, and why
     shapes: bool = False  # trains groups whose models have other shapes
     normalises: bool = False  # is about layers that normalise, one of which a model must have
     pool_rows: bool = False  # trains one client that holds all rows
@@ -139,6 +139,7 @@ class Method:
         need_names(f"The method {self.name}", given, self.hyper_parameters, "hyper-parameter")
         for setting in self.settings(given):
             self.make(0, **({self.layout: EVERYTHING} if self.layout else {}) | setting)
+        need_heeded(self.method_class, given, self.settings(given), f" of the method {self.name}")
 
     def several(self, name: str, value: Any) -> bool:
         """Whether a value is a list of settings to choose among, not one that is a list itself."""

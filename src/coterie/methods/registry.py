@@ -21,8 +21,11 @@ _EACH = "each client's gradients by themselves"
 _COINS = "averages within clusters, whenever coins decide"
 _NETWORK: dict[str, Any] = {"takes": ("network", "rounds")}
 _ALONE: dict[str, Any] = {"personal": EVERYTHING}
+_ONE: dict[str, Any] = {"pool_rows": True, "fixed_options": {"C": 1.0, "personal": (), "up": "none", "down": "none"}}
 _WHOLE: dict[str, Any] = {"B": 0, "personal": (), "up": "none", "down": "none"}
-_PRIVATE: dict[str, Any] = {"defaults": {"eta": 0.1}, "fixed_options": _WHOLE, "gradients": True}
+_SENT = dict.fromkeys(("clip", "momentum"), "sends gradients, and only steps of a client's own heed it")
+_STEPWISE = {"idle": {"momentum": "takes local steps one by one, each from rest"}}
+_PRIVATE: dict[str, Any] = {"defaults": {"eta": 0.1}, "fixed_options": _WHOLE, "idle": _SENT}
 _OWN: dict[str, Any] = {"all_own": True}
 _APART: dict[str, Any] = {"fixed_options": {"shared": ()}}
 _NO_NORM = (
@@ -34,7 +37,8 @@ _MAIN: tuple[str, Relation] = ("collaboration", "main client")
 _KNOWN: tuple[str, Relation] = ("group_sgd:GroupSGD", "groups")
 _SEEN = {"reveals": "clients' updates by themselves, to find groups"}
 _DRIFT = {"reveals": "clients' control variates, which have no bound"}
-_IFCA: tuple[str, Relation, dict[str, Any]] = ("ifca:IFCA", "found groups", _OWN | _SEEN)
+_BEGUN = {"idle": {"spread": "begins at the net's own first numbers"}}
+_IFCA: tuple[str, Relation, dict[str, Any]] = ("ifca:IFCA", "found groups", _OWN | _SEEN | _BEGUN)
 _CFL: tuple[str, Relation, dict[str, Any]] = ("cfl:CFL", "found groups", _OWN | _SEEN)
 _FOUND: tuple[str, Relation, dict[str, Any]] = ("found_groups:FoundGroups", "found groups", _SEEN)
 _PULLED: tuple[str, Relation] = ("group_penalty:GroupPenalty", "groups")
@@ -60,7 +64,7 @@ def _over(name: str, summary: str, room: str, about: Relation, options: str = "O
 
 def _nets(path: str, reveals: str, gradients: bool = False, **defaults: Any) -> dict[str, Any]:
     """What a method for tables says of its class over any objective, whose layers may be split."""
-    more = {"layout": "personal", "splits": False, "reveals": reveals, "gradients": gradients}
+    more = {"layout": "personal", "splits": False, "reveals": reveals, "idle": _SENT if gradients else {}}
     more["tried"] = reveals != _COINS  # whose steps need tuning on nets
     return {"trains": path, "defaults": STEPS | {"tau": 5} | defaults, **more}
 
@@ -84,7 +88,7 @@ _CORRECTED = _nets("collaboration.training:BiasCorrectionTraining", _EACH, True)
 
 _EVERY = (
     Method("local", "every client alone", fits="local:fit", turns=True, trains="fedavg:FedAvg", fixed_options=_ALONE),
-    Method("pooled", "one model for all", fits="pooled:fit", turns=True, trains="fedavg:FedAvg", pool_rows=True),
+    Method("pooled", "one model for all", fits="pooled:fit", turns=True, trains="fedavg:FedAvg", **_ONE),
     _exact("own-intercept", "shared slopes, own intercepts", "own_intercept:fit", "fedper", "nothing", intercept=True),
     _exact("clusterwise", "one model for each cluster", "clusterwise:fit", "group-models", clustered=True),
     _exact("single-cluster", "clients tied to one centre", "hierarchical:fit", "ditto", "nothing", **_FLAT, **_LEARNS),
@@ -104,7 +108,7 @@ _EVERY = (
     _trains("ditto", "own models pulled to the average", "ditto:Ditto", more=_OWN | _TRIED, lam=0.1, s=5),
     _trains("pfedme", "own models in Moreau envelopes", "pfedme:PFedMe", more=_OWN, lam=5.0, alpha=0.05, R=5),
     _trains("l2gd", "own models pulled to their mean where a coin falls so", "l2gd:L2GD", more=_OWN, lam=0.1),
-    _trains("apfl", "own models mixed with the average", "apfl:APFL", more=_OWN),
+    _trains("apfl", "own models mixed with the average", "apfl:APFL", more=_OWN | _STEPWISE),
     _trains("fedper", "own last layers", "fedper:FedPer", "layers", _LAYERS | _TRIED),
     _trains("fedrep", "own last layers, trained first", "fedrep:FedRep", "layers", _LAYERS),
     _trains("fedbn", "own normalisation", "fedbn:FedBN", "layers", _NORMALISES),

@@ -40,7 +40,7 @@ from coterie.methods.networks.build_network import Similarity
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.methods.user_defined_method import Permitted, named
 from coterie.options import Declared, Option, declared, need_names
-from coterie.runs.config_keys import SECTIONS, matters, need_heeded, section
+from coterie.runs.config_keys import SECTIONS, matters, need_keys_heeded, section
 from coterie.runs.in_memory import Held, need_named
 
 TABLES = (*SECTIONS, "network", "method", "methods")
@@ -76,7 +76,7 @@ class Config:
         need_names("A configuration", tables, TABLES, "section")
         found = {name: section(name, tables.get(name, {})) for name in SECTIONS}
         for name, kept in found.items():
-            need_heeded(name, tables.get(name, {}), kept)
+            need_keys_heeded(name, tables.get(name, {}), kept)
         clip, *size = (found["privacy"][name] for name in ("clip", "noise", "epsilon"))
         if "privacy" in tables and (clip is None or size == [None, None]):
             raise CoterieError("[privacy] needs clip, the bound of what a client (row) adds, and epsilon or noise.")
@@ -105,6 +105,11 @@ class Config:
         """What is given of a method's hyper-parameters, under its name or for all."""
         self.trainer(name)
         return _given(self.options, name)
+
+    def idle(self, name: str) -> str:
+        """A key of [model] or a hyper-parameter that is given and that a method has no use for; empty where none is."""
+        method, said = self.trainer(name), self.model | self.given(name)
+        return "" if self.model["path"] == "softmax" else next((key for key in method.idle if said.get(key)), "")
 
     def document(self, *methods: str) -> dict[str, Any]:
         """All that changes the numbers of a run of some methods, for a hash and a checkpoint."""

@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from coterie.errors import CoterieError
-from coterie.options import Checked, Option, declared, of, shown
+from coterie.options import Checked, Option, declared, need_heeded, of, shown
 from coterie.runs.in_memory import code
 
 MOST = 10_000
 """Seeds at most."""
 _CODE = "a name, a function, or a module"
+DEALT = ("iid", "dirichlet", "shards", "rotated")
+"""Partitions that say whose a row is, whatever is known of it."""
+_DIRICHLET, _NAMED = ("partition", ("dirichlet",)), ("partition", ("by_column", "given"))
+_WIRED = ("kind", ("loopback", "ray"))
 Seed = Annotated[int | None, Option("By default that of the run.", low=0)]
 
 
@@ -50,13 +54,18 @@ class Data:
         Literal["iid", "dirichlet", "shards", "by_column", "rotated", "given"],
         Option("How rows are dealt to clients.", argument="partition"),
     ] = "iid"
-    clients: Annotated[int, Option("How many there are.", low=1)] = 20
-    alpha: Annotated[float, Option("Of dirichlet: a small one gives clients few classes.", above=0.0)] = 0.5
-    least: Annotated[int, Option("Of dirichlet: rows of a client, at least.", low=2)] = 2
-    shards: Annotated[int, Option("Of shards: how many a client has.", low=1)] = 2
-    column: Annotated[str | None, Option("Of by_column: the array that names clients.")] = None
+    clients: Annotated[int, Option("How many there are.", low=1, beside=("partition", DEALT))] = 20
+    alpha: Annotated[
+        float, Option("Of dirichlet: a small one gives clients few classes.", above=0.0, beside=_DIRICHLET)
+    ] = 0.5
+    least: Annotated[int, Option("Of dirichlet: rows of a client, at least.", low=2, beside=_DIRICHLET)] = 2
+    shards: Annotated[int, Option("Of shards: how many a client has.", low=1, beside=("partition", ("shards",)))] = 2
+    column: Annotated[str | None, Option("Of by_column: the array that names clients.", beside=_NAMED)] = None
     group: Annotated[str, Option("The array that names known groups, where there is one.")] = "group"
-    angles: Annotated[tuple[int | float, ...], Option("Of rotated: degrees, one for each group.")] = (0, 90, 180, 270)
+    angles: Annotated[
+        tuple[int | float, ...],
+        Option("Of rotated: degrees, one for each group.", beside=("partition", ("rotated",))),
+    ] = (0, 90, 180, 270)
     test: Annotated[
         float,
         Option("Share of each client's rows that no training sees.", above=0.0, high=0.95, argument="test_fraction"),
@@ -86,10 +95,11 @@ class Torch(Checked):
     ] = field(default_factory=dict)
     target: Annotated[str | None, Option("Of rows that are a table: the column of outcomes.")] = None
     inputs: Annotated[
-        tuple[str, ...] | None, Option("Of such rows: the columns of X; by default all other numbers.")
+        tuple[str, ...] | None,
+        Option("Of such rows: the columns of X; by default all other numbers.", beside=("target", ())),
     ] = None
     score: Annotated[Any, Option("What is compared: package.module:function.", what=_CODE, read=optional(code))] = None
-    greater_is_better: Annotated[bool | None, Option("Of a score of one's own.")] = None
+    greater_is_better: Annotated[bool | None, Option("Of a score of one's own.", beside=("score", ()))] = None
     dtype: Annotated[Literal["float32", "float64", "bfloat16"], Option("Of the parameters.")] = "float32"
     device: Annotated[str, Option("Where it is trained: cpu, cuda, cuda:1.")] = "cpu"
     buffers: Annotated[Literal["personal", "averaged", "refused"], Option("What happens to statistics.")] = "personal"
@@ -119,8 +129,10 @@ class Engine:
             argument="engine",
         ),
     ] = "inprocess"
-    sites: Annotated[int, Option("Of loopback and ray: how many share the clients.", low=1)] = 2
-    address: Annotated[str | None, Option("Of ray: a cluster; by default one here.", matters=False)] = None
+    sites: Annotated[int, Option("Of loopback and ray: how many share the clients.", low=1, beside=_WIRED)] = 2
+    address: Annotated[
+        str | None, Option("Of ray: a cluster; by default one here.", matters=False, beside=("kind", ("ray",)))
+    ] = None
     seed: Seed = None
     threads: Annotated[int | None, Option("Threads of a step.", low=1, matters=False)] = None
 
@@ -182,33 +194,14 @@ def engine_of(given: Any) -> dict[str, Any]:
         raise CoterieError(f"engine must be a name or a mapping, such as {{'kind': 'loopback'}}, not {shown(given)}.")
     said = {} if given == "auto" else {"kind": given} if isinstance(given, str) else given
     kept = section("engine", said)
-    need_heeded("engine", said, kept)
+    need_keys_heeded("engine", said, kept)
     return kept
 
 
-DEALT = ("iid", "dirichlet", "shards", "rotated")
-"""Partitions that say whose a row is, whatever is known of it."""
-_HEEDED: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
-    "data": {
-        "alpha": ("partition", ("dirichlet",)),
-        "least": ("partition", ("dirichlet",)),
-        "shards": ("partition", ("shards",)),
-        "column": ("partition", ("by_column", "given")),
-        "angles": ("partition", ("rotated",)),
-        "clients": ("partition", DEALT),
-    },
-    "model": {"greater_is_better": ("score", ()), "inputs": ("target", ())},
-    "engine": {"sites": ("kind", ("loopback", "ray")), "address": ("kind", ("ray",))},
-}
-"""Keys that another one of their section makes matter, and the values of that one with which they do; () for any."""
-
-
-def need_heeded(name: str, given: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
+def need_keys_heeded(name: str, given: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
     """Raise for a key of a section that is given and changes nothing beside the others."""
-    for key, (other, values) in _HEEDED.get(name, {}).items():
-        if given.get(key) is not None and (kept[other] not in values if values else kept[other] is None):
-            need = f"{other} = {' or '.join(map(repr, values))}" if values else f"a {other}"
-            raise CoterieError(f"{key} of [{name}] changes nothing without {need}: give that, or leave {key} out.")
+    said = [key for key, value in given.items() if value is not None]
+    need_heeded(SECTIONS[name], said, [kept], f" of [{name}]")
 
 
 def matters(name: str, key: str) -> bool:

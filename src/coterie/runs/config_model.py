@@ -82,7 +82,10 @@ def objective_of(
     options["loss"] = _found(config, loss, "The loss") if ":" in loss else loss
     options["score"] = None if score is None else _found(config, score, "The score")
     y = rows.y if targets else None
-    return deep.Deep.of(made, rows.X, y, rows.starts, rows.stops, labels=labels, **options)
+    found = deep.Deep.of(made, rows.X, y, rows.starts, rows.stops, labels=labels, **options)
+    if model["buffers"] == "averaged" and not found.architecture.buffers:
+        raise CoterieError("buffers = 'averaged' changes nothing, as the model has no statistics: leave buffers out.")
+    return found
 
 
 def with_head(config: Config, group: str) -> Config:

@@ -26,6 +26,8 @@ def sections(rows: Any, net: Torch, given: Mapping[str, Any]) -> dict[str, Any]:
     seed, engine = given.get("seed", 0), given.get("engine", {})
     method = {"name": given.get("method", "auto"), **steps}
     if (main := given.get("main")) is not None:
+        if "main" in steps:
+            raise CoterieError("main is an argument, and an option in rounds: say it once.")
         method["main"] = [_text(label) for label in main] if _several(main) else _text(main)
     found = {
         "data": _data(rows, given),
@@ -66,6 +68,10 @@ def _data(rows: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None and not isinstance(value, str):
             raise CoterieError(f"Of rows that are given by name, {name} must be the name of an array.")
     whose = {"partition": "by_column", "column": client} if of_client else {}
+    for key, value in (("column", client), ("group", group)):
+        if value is not None and dealt.get(key, value) != value:
+            other = "client" if key == "column" else key
+            raise CoterieError(f"{other} and {key} of partition name two columns: say it once, as {other}.")
     return {"source": held or str(rows), **whose, **({} if group is None else {"group": group}), **dealt}
 
 
@@ -73,6 +79,8 @@ def _rounds(given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """How many rounds there are, and what else is said of runs; and hyper-parameters."""
     if given is None or not isinstance(given, Mapping):
         return ({} if given is None else {"rounds": given}), {}
+    if "seeds" in given:
+        raise CoterieError("seeds is the argument seed of a call: give it there.")
     runs = {name: value for name, value in given.items() if name in declared(Run)}
     return runs, {name: value for name, value in given.items() if name not in runs}
 

@@ -100,6 +100,7 @@ class _Run:
             shape = len(self.problem.data), self.problem.objective.dim
             self.method = CheckedMethod(self.trainer.name, self.method, shape)
         self.fed = self.problem.engine(self.trainer, None if self.folder is None else self.folder / SITES)
+        getattr(self.on, "walked", {}).clear()  # by another method
         self.started = perf_counter()
 
     @property
@@ -211,6 +212,11 @@ class _Run:
         return said
 
     @property
+    def on(self) -> Any:
+        """The objective that is trained on."""
+        return self.problem.pooled if self.trainer.pool_rows else self.problem.objective
+
+    @property
     def helpers(self) -> list[str]:
         """Clients without a model, which help the main ones."""
         labels = self.problem.data.labels
@@ -265,7 +271,7 @@ class _Run:
             seconds=self.seconds,
             privacy=privacy,
             helpers=self.helpers,
-            notes=[*(self.notes() if ours else ()), *getattr(self.problem.objective, "notes", ())],
+            notes=[*(self.notes() if ours else ()), *getattr(self.on, "notes", ()), *getattr(self.on, "idle", ())],
         )
 
 

@@ -125,18 +125,18 @@ class TrainingProblem:
                 f"The method {trainer.name} needs {trainer.reveals}, and [privacy] lets a coordinator see sums with "
                 "noise alone: leave [privacy] out, or take a method such as ditto."
             )
-        idle = [key for key in ("clip", "momentum") if self.config.model[key]] if trainer.gradients else []
-        if idle:
+        if idle := self.config.idle(trainer.name):
+            whose = " of [model]" if idle in self.config.model else ""
             raise CoterieError(
-                f"The method {trainer.name} sends gradients, and only steps of a client's own heed {listed(idle)} of "
-                "[model]: leave that out."
+                f"{idle}{whose} changes nothing for the method {trainer.name}, which {trainer.idle[idle]}: leave "
+                f"{idle} out, or the method."
             )
         if trainer.pool_rows:
             return local_engine(self.pooled, None, None, **where)
         tree = trainer.relation == "tree" and not trainer.fixed_options and self.data.known
         clusters = self.data.group if trainer.groups or tree else None
         fed = local_engine(self.objective, clusters, self.data.ids, **where)
-        if not self.config.private or trainer.fixed_options.get("personal") == EVERYTHING:
+        if not self.config.private or at_home(trainer):
             return fed
         return Private(fed, **privacy, rounds=self.config.run["rounds"])
 
@@ -169,6 +169,11 @@ class TrainingProblem:
         return Scores.of(self.held, theta, self.rule, found[rows], owner, self.main)
 
 
+def at_home(method: Method) -> bool:
+    """Whether nothing is sent: every client trains alone, or all rows are in one place."""
+    return method.pool_rows or method.fixed_options.get("personal") == EVERYTHING
+
+
 def need_related(config: Config, names: Sequence[str]) -> None:
     """Refuse a network or a layout that none of some methods uses, and one whose personal layers nothing names."""
     methods, told = [trained_method(name, config.folder) for name in names], any(config.layout.values())
@@ -181,6 +186,11 @@ def need_related(config: Config, names: Sequence[str]) -> None:
     if config.networked and not any(method.networked for method in methods):
         those = [name for name, method in TRAINED.items() if method.networked]
         raise CoterieError(f"{listed(names)} cannot use [network]: take {' or '.join(those)}, or leave it out.")
+    if config.private and all(map(at_home, methods)):
+        raise CoterieError(
+            f"{listed(names)} {'sends' if len(names) == 1 else 'send'} nothing that [privacy] could hide: leave it "
+            "out, or add a method that does."
+        )
     for method in methods:
         if method.layout == "personal" and method.splits and not told and not config.given(method.name).get("personal"):
             raise CoterieError(

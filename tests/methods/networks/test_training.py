@@ -172,7 +172,7 @@ def test_layers_that_are_called_by_keyword_are_not_compared_by():
 def test_the_network_is_made_again_as_rounds_go(space, tmp_path):
     six = problem(data={"clients": 6, "rows": 180, "angles": [0, 90]}, model=NET, run={"rounds": 4})
     six = replace(six, config=replace(six.config, layout={"shared": None, "personal": ("head*",)}))
-    given = STEPS | {"network": {"space": space, "k": 2}, "alone": 3}
+    given = STEPS | {"network": {"space": space, "k": 2}} | ({"alone": 3} if space == "model" else {})
     method = trained_method("similarity-network").make(0, **given, personal=("head*",), relearn=2)
     models = []
     for fed in (InProcess(six.objective, seed=0), Loopback(six.objective, sites=2, seed=0)):

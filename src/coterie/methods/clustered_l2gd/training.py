@@ -99,6 +99,9 @@ class AsyncL2GDTraining(Checked, Stepwise):
 
     def init(self, fed: Federation) -> State:
         """The state before the first round: all clients begin at the same model."""
+        for name in ("alpha", "p"):
+            if getattr(self, name) is not None and fed.clients.k < 2:
+                raise CoterieError(f"{name} changes nothing where all clients are one cluster: leave it out.")
         start = ask_first_models(fed, self.transport, [self.seed], None)
         weight = require_all_replies(fed.ask(weights))["weight"]
         if not weight.any():

@@ -47,7 +47,7 @@ class WeightedAveragingTraining(AlgorithmFromState):
     main: Annotated[Labels, Option("Labels of the main clients; the others help. By default all are.")] = None
     collaborators: Annotated[Labels, Option("Labels of those who help; by default all others.")] = None
     k: Annotated[int | None, Option("Of these the k whose own steps go most alike; by default all.", low=1)] = None
-    alone: Annotated[int, Option("Local steps of each client by which the k are chosen.", low=1)] = 50
+    alone: Annotated[int, Option("Local steps of each client by which the k are chosen.", low=1, beside=("k", ()))] = 50
     tau: Annotated[int, Option("Local steps of everybody in a round; 1 is the paper's algorithm.", low=1)] = 1
     B: Annotated[int, Option("Rows of a gradient, drawn with replacement; 0 takes all.", low=0)] = 0
     C: Annotated[float, Option("How often a collaborator takes part in a round.", above=0.0, high=1.0)] = 1.0

@@ -27,7 +27,7 @@ from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.stepwise import AlgorithmFromState, Stepwise
 from coterie.numerics.arrays import Floats
 from coterie.objectives.parameters import parameter_mask
-from coterie.options import Option, check
+from coterie.options import Option, check, declared
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 
@@ -90,6 +90,8 @@ class NetworkTraining(AlgorithmFromState):
             raise CoterieError(
                 "relearn goes with the spaces model and feature, in which clients change as models do: leave it out."
             )
+        if self.alone != declared(NetworkTraining)["alone"].default and not (self.edges is None and self._by_steps):
+            raise CoterieError("alone changes nothing where no network is made of local steps: leave it out.")
         if self.labels is not None and self.edges is not None:
             self._given(len(self.labels))
 
@@ -130,11 +132,16 @@ class NetworkTraining(AlgorithmFromState):
         """
         if self.network.space == "feature" and self.personal != ("*",):
             return self.network.network(fed, w=w, personal=list(self.personal))
-        if self.network.space != "model" or self.network.models is not None:
+        if not self._by_steps:
             return self.network.network(fed)
         how: State = {"eta": self.eta, "steps": self.alone, "B": self.B, "q": SKETCH, "seed": self.seed}
         moved = require_all_replies(fed.ask(direction, w=w, **how))["u"]
         return replace(self.network, models=np.asarray(moved)).network(fed)
+
+    @property
+    def _by_steps(self) -> bool:
+        """Whether clients are alike whose own steps are."""
+        return self.network.space == "model" and self.network.models is None
 
     def _again(self, fed: Federation, state: State) -> State:
         """The state with the network of the models at hand: the mean of clients', and first layers that stay."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ class Deep(RowRanges):
     sequential: SequentialClients  # what works on one client after another
     batched: BatchedClients | None = None  # what works on several at once, where that is possible and faster
     notes: tuple[str, ...] = ()  # what of a run cannot be repeated or is not kept from round to round, in sentences
+    walked: dict[str, int] = field(default_factory=dict)  # the most "steps" of any run of local steps so far
 
     @classmethod
     def of(
@@ -174,6 +175,13 @@ class Deep(RowRanges):
         return self.architecture.names
 
     @property
+    def idle(self) -> tuple[str, ...]:
+        """What of ``Training`` changed nothing so far, in sentences."""
+        if not self.training.momentum or self.walked.get("steps") != 1:
+            return ()
+        return ("momentum changes nothing: it begins at rest in every round, and no client took two steps in one.",)
+
+    @property
     def kept(self) -> tuple[str, ...]:
         """Layers that never travel: frozen ones, which no client changes, and buffers under the policy "personal"."""
         return self.architecture.kept
@@ -257,6 +265,7 @@ class Deep(RowRanges):
 
     def walk(self, theta: Floats, by: Walk) -> Floats:
         """Where local steps lead from theta (m, d)."""
+        self.walked["steps"] = max(self.walked.get("steps", 0), int(by.steps.max(initial=0)))
         if (moves := self.architecture.moves) is not None:
             by = replace(by, on=moves if by.on is None else by.on * moves)
         return self._trained(theta, by, "A step of", BatchedClients.walk, SequentialClients.walk)
