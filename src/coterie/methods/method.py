@@ -106,7 +106,7 @@ class Method:
     def divides(self) -> bool:
         """Whether it tells columns that clients share from those of their own; to others ``shared`` says nothing."""
         divides = self.learns or self.takes == STRENGTHS or bool(self.layout)
-        return divides and not (self.whole or self.all_own)
+        return divides and not self.all_own
 
     @property
     def length(self) -> str:
