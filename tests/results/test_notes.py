@@ -124,3 +124,14 @@ def test_a_residual_variance_that_is_the_prior_s_is_said():
         result = coterie.fit(df, "y ~ x", client="c", method="hierarchical", residual="by-client", splits=0)
         said.append([note for note in result.notes if "residual s.d." in note])
     assert re.search(names("ward 3 common variance"), *said[0]) and not said[1]
+
+
+def test_digits_that_sums_of_squares_lose_are_said():
+    """Residuals 1e-5 of the outcome: their variance, by least squares of each client, is right to the digits said."""
+    rng, client = np.random.default_rng(0), np.repeat(np.arange(30), 12)
+    x, own = rng.normal(size=360), rng.normal(size=(30, 2))
+    df = pd.DataFrame({"c": client, "x": x, "y": own[client, 0] + own[client, 1] * x + 1e-5 * rng.normal(size=360)})
+    exact = sum(np.polyfit(g["x"], g["y"], 1, full=True)[1][0] for _, g in df.groupby("c")) / 300
+    found = coterie.fit(df, "y ~ x", "c", method="hierarchical", covariance="diagonal", splits=0)
+    assert found.model.sigma2 == pytest.approx(exact, rel=1e-4)
+    assert any("about 5 digits" in note for note in found.notes)

@@ -143,6 +143,12 @@ def after(
             "The columns give the outcome to six digits or more: what is left of it, and with that standard errors and "
             "likelihood, may be rounding."
         )
+    elif rows and problem.family.has_dispersion and (left := fitted.sigma2 / float(np.var(clients.y))) <= 1e-9:
+        notes.append(
+            f"The columns give the outcome but for {left:.0e} of its variance: about {15 + int(np.log10(left))} digits "
+            "of the residual variance, and with it of standard errors and likelihood, are known, and the rest is "
+            "rounding."
+        )
     if "residual_of" in fitted.info:
         notes.append(
             "No row is left over that says how far outcomes lie from these models: the residual variance is that of "
