@@ -117,6 +117,22 @@ def _of_single_rows(clients: Clients, problem: GroupedProblem, asked: str) -> st
     return f"{one}{why}: no variances are reported{', and one model serves all' * (asked in ('auto', 'pooled'))}."
 
 
+def _digits(sigma2: float, total: float) -> list[str]:
+    """What sums of squares lose of a residual variance that is next to nothing of the outcome's."""
+    if sigma2 <= 1e-13 * total:
+        return [
+            "The columns give the outcome to six digits or more: what is left of it, and with that standard errors and "
+            "likelihood, may be rounding."
+        ]
+    if sigma2 > 1e-9 * total:
+        return []
+    return [
+        f"The columns give the outcome but for {sigma2 / total:.0e} of its variance: about "
+        f"{15 + int(np.log10(sigma2 / total))} digits of the residual variance, and with it of standard errors and "
+        "likelihood, are known, and the rest is rounding."
+    ]
+
+
 def after(
     clients: Clients, problem: GroupedProblem, name: str, fitted: Estimates, spread: tuple[Floats, Floats] | None = None
 ) -> list[str]:
@@ -138,17 +154,8 @@ def after(
                 f"The outcome is separated perfectly by {_names(wide)}: without the penalty the estimates would be "
                 "infinite, so read their sign, not their size."
             )
-    elif rows and problem.family.has_dispersion and fitted.sigma2 <= 1e-13 * float(np.var(clients.y)):
-        notes.append(
-            "The columns give the outcome to six digits or more: what is left of it, and with that standard errors and "
-            "likelihood, may be rounding."
-        )
-    elif rows and problem.family.has_dispersion and (left := fitted.sigma2 / float(np.var(clients.y))) <= 1e-9:
-        notes.append(
-            f"The columns give the outcome but for {left:.0e} of its variance: about {15 + int(np.log10(left))} digits "
-            "of the residual variance, and with it of standard errors and likelihood, are known, and the rest is "
-            "rounding."
-        )
+    elif rows and problem.family.has_dispersion:
+        notes += _digits(float(fitted.sigma2), float(np.var(clients.y)))
     if "residual_of" in fitted.info:
         notes.append(
             "No row is left over that says how far outcomes lie from these models: the residual variance is that of "
