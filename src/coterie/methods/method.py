@@ -131,7 +131,7 @@ class Method:
     @cached_property
     def hyper_parameters(self) -> dict[str, Field[Any]]:
         """Options of the class that can be given."""
-        ours = {"seed"} if self.user_defined else {"seed", "group", "labels", *self.fixed_options}
+        ours = {"seed"} if self.user_defined else {"seed", "group", "labels", "group_labels", *self.fixed_options}
         return {f.name: f for f in fields(self.method_class) if f.init and f.name not in ours}
 
     def check(self, given: Mapping[str, Any]) -> None:

@@ -89,8 +89,8 @@ class _Run:
         if self.trainer.layout:
             layout = layers(self.problem.config, self.problem.objective)
             given = {k: v for k, v in layout.items() if k == self.trainer.layout} | given
-        if "labels" in (f.name for f in fields(self.trainer.method_class)):
-            given["labels"] = self.problem.data.labels
+        known = {"labels": self.problem.data.labels, "group_labels": self.problem.data.groups}
+        given |= {f.name: known[f.name] for f in fields(self.trainer.method_class) if f.name in known}
         self.method = self.trainer.make(self.problem.seed, **given)
         self.main = self.method.positions() if self.trainer.relation == "main client" else None
         if self.main is not None and self.problem.main is None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from coterie.errors import CoterieError
 from coterie.methods.clustered_l2gd.coins_and_averages import Coordinated, draw
+from coterie.methods.clustered_l2gd.nested_levels import Levels
 from coterie.numerics import keyed_random
+from coterie.relations.clusters import Ties
 from coterie.runs.training import train
+from tests.messages import names
+from tests.methods.clustered_l2gd.test_nested_levels import pulls
 from tests.methods.plain_softmax import gradients, problem
 
 ETA, LAM, ALPHA, TAU, P = 0.3, 0.4, 0.3, 8, 1.0 / 9.0
@@ -95,3 +100,73 @@ def test_clusters_are_tied_to_all_as_clients_to_their_cluster_by_default(method)
     found = train(problem(), method, given).theta
     np.testing.assert_array_equal(found, train(problem(), method, given | {"alpha": 1.0 / 3.0}).theta)
     assert not np.allclose(found, train(problem(), method, given | {"alpha": 0.3}).theta, atol=1e-6)
+
+
+def four_groups():
+    """Eight clients in four groups, softmax."""
+    return problem(data={"clients": 8, "rows": 240, "angles": [0, 90, 180, 270]})
+
+
+REGIONS, GROUPS = {"1": "north", "2": "south", "3": "north", "4": "south"}, {"1": 0.2, "2": 0.9, "3": 0.5, "4": 0.1}
+TAUS = 3 * TAU
+
+
+def above(eight, beta):
+    """Ties and rounds of four groups in two regions."""
+    clusters, node = eight.data.group, np.array([0, 1, 0, 1])
+    gamma = np.array(list(GROUPS.values()))[clusters] * eight.objective.sizes()
+    ties = Ties(gamma, np.full(4, ALPHA), clusters, ((node, beta[node]),))
+    levels = Levels.of(ties, P, np.full(4, P), (np.full(4, P),))
+    ((_, xi0, xi),) = draw(0, 0, TAUS, Coordinated(P), np.full(4, P))
+    level = np.where(xi, 0, -1)
+    over = levels.drawn(0, 0, xi0)
+    level[over > 0] = over[over > 0]
+    assert {-1, 0, 1, 2} == set(level.ravel())
+    return ties, levels, level
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("beta", [None, {"north": 0.3, "south": 0.8}])
+def test_regions_and_strengths_of_groups_take_the_steps_of_their_coins(beta, shared):
+    eight = four_groups()
+    ties, levels, coins = above(eight, np.array([1 / 3, 1 / 3] if beta is None else list(beta.values())))
+    gradient, rows = gradients(eight)
+    d = eight.objective.dim
+    own = np.array([not (shared and str(j).startswith("1")) for j in range(d)])
+    theta, step = np.zeros((8, d)), ETA * (1 - P) ** 3 / rows.max()
+    for level in coins:
+        f = np.stack([rows[i] * gradient(i, theta[i]) for i in range(8)])
+        mine = level[ties.clusters, None]
+        g = np.where(mine < 0, f / levels.local[ties.clusters, None], pulls(ties, levels, level, theta))
+        theta = theta - step * np.where(own, g, f.mean(axis=0) / P * (level[0] == 2))
+    given = GIVEN | {"lam": GROUPS, "regions": REGIONS, "beta": beta}
+    given |= {"personal": [f"{j}*" for j in range(10) if j != 1]} if shared else {}
+    found = train(eight, "async-l2gd", given)
+    np.testing.assert_allclose(found.theta, theta, atol=1e-6)
+    assert not shared or any("one for all clients" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("name", ["async-l2gd", "async-al2sgd"])
+def test_shared_layers_of_a_net_are_one_for_all(name):
+    net = {"path": "mlp", "args": {"sizes": [64, 5, 10]}, "dtype": "float64"}
+    eight = problem(model=net, layout={"personal": ["head*"]})
+    found, tied = train(eight, name, GIVEN | {"p0": 0.4, "eta": 0.05}), train(problem(model=net), name, GIVEN)
+    body = sum(size for layer, size in eight.objective.names.items() if not layer.startswith("head"))
+    assert np.ptp(found.theta[:, :body], axis=0).max() < 1e-12 < np.ptp(found.theta[:, body:], axis=0).max()
+    assert np.ptp(tied.theta[:, :body], axis=0).max() > 1e-3
+    assert found.status == "running" and np.isfinite(found.theta).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"lam": {"1": 0.1}}, "lam none of 2, 3, 4 give all"),
+        ({"lam": {"5": 0.1}}, "lam has no group '5'"),
+        ({"lam": -1}, "lam a table of groups"),
+        ({"regions": {"1": "north"}}, "regions nothing of 2, 3, 4"),
+        ({"regions": REGIONS, "beta": {"west": 0.1}}, "beta has no group 'west'"),
+    ],
+)
+def test_tables_of_groups_name_each(given, words):
+    with pytest.raises(CoterieError, match=names(words)):
+        train(four_groups(), "async-l2gd", GIVEN | given)

@@ -6,12 +6,13 @@ the largest client's, so that eta is a step on its mean loss.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, listed
 from coterie.federation import Federation, Site, require_all_replies, work
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
@@ -19,14 +20,37 @@ from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.methods.local_training.client_work import ModelTransport
 from coterie.methods.local_training.rounds import ask_first_models, client_models, patterns
 from coterie.methods.stepwise import Stepwise
-from coterie.numerics.arrays import Floats
+from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parameters import precision
-from coterie.options import Checked, Option
+from coterie.options import Checked, Option, need_names
 from coterie.relations.clusters import Ties
 
 State = dict[str, Any]
+
+
+def _share(tie: str, average: str, parts: str) -> Option:
+    """A share of ties that goes on to all.
+
+    By default an average is tied to that above as its parts to itself: Proposition 2.2 with ``lambda_j = gamma_i``.
+    """
+    what = "a number from 0 to 1, or a table of labels and such numbers"
+    text = f"Share of {tie} that is to all, not to {average}; by default 1 / (1 + its {parts})."
+    return Option(text, low=0.0, high=1.0, what=what)
+
+
+def each_of(name: str, value: Any, labels: Sequence[str], usual: Any = 0.0) -> Floats:
+    """A number for each of some labels (k,), of one for all or a table; ``usual`` where there is none.
+
+    A CoterieError for a label that is not there, and one that a table leaves out.
+    """
+    if isinstance(value, dict):
+        need_names(name, value, labels, "group")
+        if left := [label for label in labels if label not in value]:
+            raise CoterieError(f"{name} has numbers of each group and none of {listed(left)}: give all, or one number.")
+        value = [value[label] for label in labels]
+    return np.broadcast_to(np.asarray(usual if value is None else value, dtype=np.float64), len(labels))
 
 
 @work
@@ -50,11 +74,20 @@ class AsyncL2GDTraining(Checked, Stepwise):
         "of the theorems, so that no rate and no distance to an optimum is promised."
     )
     eta: Annotated[float, Option("Local step size of the client with the most rows.", above=0.0)]
-    lam: Annotated[float, Option("Strength of the ties: 0 makes clients local.", low=0.0)] = 0.1
-    alpha: Annotated[
-        float | None,
-        Option("Share of the tie to all, not to the cluster; by default 1 / (1 + its clients).", low=0.0, high=1.0),
-    ] = None  # a cluster is then tied to all as a client to its cluster: Proposition 2.2 with lambda_j = gamma_i
+    lam: Annotated[
+        float | dict[str, float],
+        Option(
+            "Strength of the ties, or of each group's: 0 makes clients local.",
+            low=0.0,
+            what="a number from 0, or a table of groups and such numbers",
+        ),
+    ] = 0.1
+    alpha: Annotated[float | dict[str, float] | None, _share("the tie", "the cluster", "clients")] = None
+    regions: Annotated[
+        dict[str, str] | None,
+        Option("Which region each group is in: a level of clusters more.", what="a table of groups and regions"),
+    ] = None
+    beta: Annotated[float | dict[str, float] | None, _share("that beyond the cluster", "the region", "clusters")] = None
     tau: Annotated[int, Option("Steps of a round: coins make each local, or a communication.", low=1)] = 10
     p0: Annotated[
         float | None, Option("Probability of a communication of all; by default one a round.", above=0.0, below=1.0)
@@ -66,6 +99,7 @@ class AsyncL2GDTraining(Checked, Stepwise):
     personal: Annotated[tuple[str, ...], patterns("Layers that are tied; the others are one for all clients.")] = ("*",)
     untied: Annotated[tuple[str, ...], patterns("Layers that nothing ties, such as head*.")] = ()
     seed: Annotated[int, Option("Of the coins and of the first model.", low=0)] = 0
+    group_labels: Sequence[str] = ()
 
     @property
     def transport(self) -> ModelTransport:
@@ -77,7 +111,8 @@ class AsyncL2GDTraining(Checked, Stepwise):
         """Where a communication overshoots, and how what is shared is stepped on."""
         p0 = self.probabilities(2)[0]
         step = self.eta * (1.0 - p0) * (1.0 - self.probabilities(2)[1]) / p0
-        out, pull = [], self.lam * step
+        lam = max(self.lam.values(), default=0.0) if isinstance(self.lam, dict) else self.lam
+        out, pull = [], lam * step
         if self.personal != ("*",):
             out.append(
                 f"Layers that are not personal are one for all clients: they make a step of {step:.2g} on the mean "
@@ -93,7 +128,7 @@ class AsyncL2GDTraining(Checked, Stepwise):
         ]
 
     def probabilities(self, k: int) -> tuple[float, float]:
-        """p_0, and p of each of k clusters; one cluster has no communications within it."""
+        """p_0, and p of each of k clusters, and regions; one cluster has no communications within it."""
         p0 = 1.0 / (1.0 + self.tau) if self.p0 is None else self.p0
         return p0, 0.0 if k < 2 or self.alpha == 1.0 else p0 if self.p is None else self.p
 
@@ -112,22 +147,35 @@ class AsyncL2GDTraining(Checked, Stepwise):
     def algorithm(self, fed: Federation, state: State) -> Any:
         """Algorithm 1 with what a state knows."""
         ties, p0, p, eta = self._common(fed, state)
-        return AsyncL2GD(ties, eta, p0, p, fractions(p0, p), self.seed, self.B, closed=False, **self._parts(state))
+        return AsyncL2GD(ties, eta, p0, p, fractions(p0, p), self.seed, self.B, closed=False, **self._parts(state, p))
 
-    def _parts(self, state: State) -> State:
-        """Which layers are tied and which nothing ties, as the algorithms take it."""
-        untied = None if state["travels"].all() else self.untied
-        return {"personal": None if self.personal == ("*",) else self.personal, "untied": untied}
+    def _parts(self, state: State, p: Floats) -> State:
+        """Which layers are tied and which nothing ties, and rounds of regions, as the algorithms take it."""
+        untied, q = None if state["travels"].all() else self.untied, () if self.regions is None else (p,)
+        return {"personal": None if self.personal == ("*",) else self.personal, "untied": untied, "q": q}
 
     def _common(self, fed: Federation, state: State) -> tuple[Ties, float, Floats, float]:
         """Ties, probabilities and the step size in the units of sums over rows."""
-        k, weight = fed.clients.k, state["rows"]
+        k, weight, clusters = fed.clients.k, state["rows"], fed.clients.clusters
         p0, one = self.probabilities(k)
-        alpha: Any = 1.0 if k < 2 else self.alpha
-        if alpha is None:
-            alpha = 1.0 / (1.0 + np.bincount(fed.clients.clusters, weight > 0.0, minlength=k))
-        ties = Ties.of(fed.clients.clusters, k, self.lam * weight, None, alpha)
-        return ties, p0, np.full(k, one), self.eta * (1.0 - p0) * (1.0 - one) / float(weight.max())
+        labels = self.group_labels if len(self.group_labels) == k else [str(j + 1) for j in range(k)]
+        usual = 1.0 / (1.0 + np.bincount(clusters, weight > 0.0, minlength=k))
+        alpha = each_of("alpha", 1.0 if k < 2 else self.alpha, labels, usual)
+        ties = Ties.of(clusters, k, each_of("lam", self.lam, labels)[clusters] * weight, None, alpha)
+        if self.regions is not None:
+            ties = replace(ties, upper=(self._over(labels, self.regions),))
+        local = (1.0 - p0) * (1.0 - one) * (1.0 - one if ties.upper else 1.0)
+        return ties, p0, np.full(k, one), self.eta * local / float(weight.max())
+
+    def _over(self, labels: Sequence[str], regions: dict[str, str]) -> tuple[Ints, Floats]:
+        """The region over each cluster, and what share of its tie goes on to all, (k,) each."""
+        need_names("regions", regions, labels, "group")
+        if left := [label for label in labels if label not in regions]:
+            raise CoterieError(f"regions must say of each group where it is, and say nothing of {listed(left)}.")
+        names, node = np.unique([regions[label] for label in labels], return_inverse=True)
+        usual = 1.0 / (1.0 + np.bincount(node))
+        beta = each_of("beta", 1.0 if len(names) < 2 else self.beta, names.tolist(), usual)
+        return node, beta[node]
 
     def step(self, fed: Federation, state: State) -> State:
         """One round."""
@@ -161,5 +209,5 @@ class AsyncAL2SGDTraining(AsyncL2GDTraining):
         ties, p0, p, eta = self._common(fed, state)
         rho = 1.0 / self.tau if self.rho is None else self.rho
         momentum = Momentum(self.a1, self.a2, self.b1, 0.25 * eta / self.a1, eta)
-        more: State = {"seed": self.seed, "batch": self.B} | self._parts(state)
+        more: State = {"seed": self.seed, "batch": self.B} | self._parts(state, p)
         return AsyncAL2SGD(ties, momentum, p0, p, fractions(p0, p), rho, **more)
