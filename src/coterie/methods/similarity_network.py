@@ -48,6 +48,7 @@ class SimilarityNetwork(Stepwise):
     prior: Annotated[Any, Option("What holds models of clients alone, a ``networks.objective.Prior``.")] = None
     unit: Annotated[Any, Option("Clients hold ``unit * (M x + N z_n)``.", above=0.0, each="parameter")] = 1.0
     gap: Annotated[float, Option("Relative duality gap of the proximal step.", above=0.0, high=1.0)] = 1e-8
+    free: Annotated[Any, Option("Which columns of z_n no tie pulls, a mask (d2,).")] = None
     transport: Annotated[GradientExchange, Option("How gradients and models travel.")] = field(
         default_factory=GradientExchange
     )
@@ -68,7 +69,7 @@ class SimilarityNetwork(Stepwise):
         for name, at, shape in (("x", x, (layout.d1,)), ("Z", Z, (n, layout.d2))):
             if at.shape != shape or not np.isfinite(at).all():
                 raise CoterieError(f"{name} must be finite numbers of shape {shape}, not {at.shape}.")
-        dual = np.zeros((len(self.network.edges), layout.d2))
+        dual = np.zeros((len(self.network.edges), Z[:, self._tied].shape[1]))
         return {"t": 0, "status": "running", "x": x, "Z": Z, "dual": dual} | self.transport.init(fed, layout.d)
 
     def step(self, fed: Federation, state: State) -> State:
@@ -113,6 +114,13 @@ class SimilarityNetwork(Stepwise):
             metric = 1.0 / own
         else:
             weight = weight * float(own)
-        start = Proximal(Z, state["dual"], np.inf, 0)
-        proximal = network_prox(V, self.network.edges, weight, self.p, self.gap, metric=metric, start=start)
-        return proximal.Z, state | {"dual": proximal.dual}
+        tied = self._tied
+        start = Proximal(Z[:, tied], state["dual"], np.inf, 0)
+        proximal = network_prox(V[:, tied], self.network.edges, weight, self.p, self.gap, metric=metric, start=start)
+        V[:, tied] = proximal.Z
+        return V, state | {"dual": proximal.dual}
+
+    @property
+    def _tied(self) -> Any:
+        """Columns of Z that ties pull."""
+        return slice(None) if self.free is None else ~self.free

@@ -106,6 +106,9 @@ class Torch(Checked):
     clip: Annotated[float | None, Option("Largest norm of a step's gradient.", above=0.0)] = None
     momentum: Annotated[float, Option("Of local steps.", low=0.0, below=1.0)] = 0.0
     ridge: Annotated[float, Option("Weight decay of local steps.", low=0.0)] = 0.0
+    batched: Annotated[
+        bool | None, Option("Whether clients run as one batch; by default a small net without convolutions does.")
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,8 @@ def objective_of(
         return replace(made, X=X)  # a client with rows that are not finite is left out and named when it trains
     made = network(config)
     deep, _ = _deep()
-    options = {key: model[key] for key in ("dtype", "device", "buffers", "clip", "momentum")} | {"ridge": ridge}
+    options = {key: model[key] for key in ("dtype", "device", "buffers", "clip", "momentum", "batched")}
+    options |= {"ridge": ridge}
     loss, score = model["loss"], model["score"]
     options["loss"] = _found(config, loss, "The loss") if ":" in loss else loss
     options["score"] = None if score is None else _found(config, score, "The score")

@@ -84,6 +84,16 @@ def test_without_ties_clients_are_local_and_with_strong_ones_they_are_fedavg(net
     np.testing.assert_allclose(one.theta, np.broadcast_to(fedavg.theta, one.theta.shape), atol=1e-8)
 
 
+def test_free_heads_are_local_while_ties_pull_the_other_layers():
+    four = problem(model=NET)
+    shared = replace(four, config=replace(four.config, layout={"shared": None, "personal": ["head*"]}))
+    fedper = train(shared, "fedper", {"eta": 0.4, "B": 0, "E": 3})
+    tied = train(four, "similarity-network", STEPS | {"lam": 1e4, "free": ["head*"]})
+    np.testing.assert_allclose(tied.theta, fedper.theta, atol=1e-8)
+    with pytest.raises(CoterieError, match=names("free shared personal")):
+        train(shared, "similarity-network", STEPS | {"free": ["dense*"]})
+
+
 @pytest.mark.parametrize("space", ["model", "data", "feature"])
 @pytest.mark.parametrize("net", [{}, {"model": NET}], ids=["softmax", "net"])
 def test_networks_find_who_is_alike(net, space):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.numerics.network.problem import Problem
+from coterie.numerics.network.newton import newton
+from coterie.numerics.network.problem import Problem, certify
 from coterie.numerics.network.prox import network_prox
 
 
@@ -35,3 +36,15 @@ def test_a_nearly_singular_metric_is_solved_to_its_gap(p):
     edges = pairs[rng.choice(len(pairs), 30, replace=False)]
     found = network_prox(rng.normal(size=(12, 4)), edges, 1e-3, p, 1e-8, metric=metrics(12, 4, 1e12))
     assert found.gap <= 1e-8
+
+
+def test_newton_steps_on_few_clients_with_many_columns_are_those_in_the_span_of_their_rows():
+    rng = np.random.default_rng(3)
+    V = rng.normal(size=(3, 40)).repeat(2, axis=0) + 0.2 * rng.normal(size=(6, 40))
+    edges = [(i, j) for i in range(6) for j in range(i)]
+    wide = Problem.of(V, edges, 0.8, 2, rng.uniform(0.5, 2.0, size=6))
+    found, _ = newton(wide, certify(wide, 0.1 * rng.normal(size=(15, 40)), V), 1.0, 1e-10, 1000)
+    assert found.gap <= 1e-10 and len(np.unique(found.Z, axis=0)) < 6
+    by_splitting = network_prox(V, edges, 0.8, 2, 1e-12, metric=wide.H[:, 0, 0])
+    assert np.abs(found.Z - by_splitting.Z).max() < 1e-4
+    assert np.linalg.norm(found.U, axis=1).max() <= 0.8 * (1.0 + 1e-14)

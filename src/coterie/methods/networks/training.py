@@ -25,7 +25,7 @@ from coterie.methods.networks.gradient_exchange import GradientExchange, LocalSt
 from coterie.methods.networks.options import MODELS, Norm
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.stepwise import AlgorithmFromState, Stepwise
-from coterie.numerics.arrays import Floats
+from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.parameters import parameter_mask
 from coterie.options import Option, check, declared
 from coterie.relations.network import Network
@@ -40,6 +40,12 @@ def personal_columns(site: Site, personal: Sequence[str], transport: ModelTransp
     """Which of the parameters that leave a client (m, d1) are its own."""
     mine, stays = parameter_mask(site.objective, personal), client.personal_mask(site, transport)
     return {"mine": Ragged.of([mine[~stays]] * len(site))}
+
+
+def _columns(fed: Federation, layers: Sequence[str], transport: ModelTransport) -> Bools:
+    """The same, as the first client says."""
+    asked = fed.ask(personal_columns, to=[0], personal=list(layers), transport=transport)
+    return np.asarray(require_all_replies(asked)["mine"][0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +67,7 @@ class NetworkTraining(AlgorithmFromState):
     B: Annotated[int, Option("Rows of a step, drawn with replacement; 0 takes all.", low=0)] = 0
     C: Annotated[float, Option("How often a client takes part in a round.", above=0.0, high=1.0)] = 1.0
     personal: Annotated[tuple[str, ...], patterns("Layers Z that neighbours pull together; the others are x.")] = ("*",)
+    free: Annotated[tuple[str, ...], patterns("Layers of Z that no tie pulls, such as head*.")] = ()
     network: Annotated[Similarity, Option("Where clients are compared, and with how many each is tied.")] = field(
         default_factory=Similarity
     )
@@ -113,12 +120,14 @@ class NetworkTraining(AlgorithmFromState):
         transport: ModelTransport = {"seed": self.seed}
         start = ask_first_models(fed, transport, [self.seed], None)
         w = start.shared_layers(start.models[0])
-        replies = require_all_replies(
-            fed.ask(personal_columns, to=[0], personal=list(self.personal), transport=transport)
-        )
-        mine = np.asarray(replies["mine"][0])
+        mine = _columns(fed, self.personal, transport)
         network = self._similar(fed, start.models[0]) if self.edges is None else self._given(len(fed.clients))
         state: State = {"edges": network.edges, "weight": network.weight, "mine": mine, "precision": w.dtype.name}
+        if self.free:
+            free = _columns(fed, self.free, transport)
+            if (free & ~mine).any():
+                raise CoterieError("free names layers that are shared: name layers of personal.")
+            state["free"] = free[mine]
         if not start.shared.all():
             state |= {"whole": start.whole(None), "shared": start.shared, "w": w}
         inner = self.algorithm(state | {"share": np.ones(network.n)}, network)
@@ -150,7 +159,7 @@ class NetworkTraining(AlgorithmFromState):
             shared, theta = theta, state["whole"].copy()
             theta[state["shared"]] = shared
         network = self._similar(fed, theta)
-        dual = np.zeros((len(network.edges), state["Z"].shape[1]))
+        dual = np.zeros((len(network.edges), state["dual"].shape[1]))
         return state | {"edges": network.edges, "weight": network.weight, "dual": dual}
 
     def step(self, fed: Federation, state: State) -> State:
@@ -190,7 +199,7 @@ class NetworkTraining(AlgorithmFromState):
             local=LocalSteps(self.eta, self.tau, self.seed, state["precision"]),
         )
         layout = self._layout(state)
-        how: State = {"p": self.p, "gap": self.gap, "transport": exchange}
+        how: State = {"p": self.p, "gap": self.gap, "free": state.get("free"), "transport": exchange}
         return SimilarityNetwork(network=network, layout=layout, lam=self.lam / n, eta=step, own=own, **how)
 
     @staticmethod

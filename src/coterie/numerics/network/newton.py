@@ -12,7 +12,7 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -208,7 +208,21 @@ def of_prox(problem: Problem) -> PenalisedQuadratic:
 
 
 def newton(problem: Problem, best: Certified, sigma: float, gap: float, budget: int) -> tuple[Certified, int]:
-    """Newton steps from a certified pair until the gap is reached or the budget of Hessian products is spent."""
+    """Newton steps from a certified pair until the gap is reached or the budget of Hessian products is spent.
+
+    With p = 2 and masses the optimum lies in the span of V's rows: where there are fewer of these than columns, it is
+    looked for there, as a step costs the cube of the columns.
+    """
+    n, q = problem.V.shape
+    if problem.p != 2.0 or problem.H.shape[1] > 1 or q <= n:
+        return _steps(problem, best, sigma, gap, budget)
+    axes = np.linalg.qr(problem.V.T)[0]
+    span = replace(problem, V=problem.V @ axes)
+    found, steps = _steps(span, certify(span, best.U @ axes, best.Z @ axes), sigma, gap, budget)
+    return certify(problem, found.U @ axes.T, found.Z @ axes.T, best=best), steps
+
+
+def _steps(problem: Problem, best: Certified, sigma: float, gap: float, budget: int) -> tuple[Certified, int]:
     phi, x = Lagrangian(of_prox(problem), best.U, sigma), np.empty(0)
     value, spent, steps = phi.at(x, best.Z), 0, 0
     while best.gap > gap and spent < budget:
