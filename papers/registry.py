@@ -57,6 +57,7 @@ _EXPERIMENTS = (
     Experiment("003/schools", f"{_STUDY} students of schools, tied by the schools' covariates", "2 min"),
     Experiment("003/spambase", f"{_STUDY} mail mislabelled by hidden groups", "3 min"),
     Experiment("003/digits", f"{_STUDY} digits rotated by hidden groups", "3 min"),
+    Experiment("003/steps", "Step sizes and penalties of the two studies of hospitals, by the same budget", "15 min"),
     Experiment("003/segmentation", f"{_STUDY} masks of hospitals in hidden groups, by the front", "8 min"),
     Experiment("003/nodules", f"{_STUDY} lung nodules of hospitals in hidden groups, by the front", "10 min"),
     Experiment("004/figure1", f"{_NOISY} alone, WGA, BC", "10 s"),

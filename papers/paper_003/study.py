@@ -179,13 +179,13 @@ class Study:
                 out.append((test.loss(found.theta), test.accuracy(found.theta), found))
             return out
 
-        with _one_thread_each(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        with one_thread_each(), ThreadPoolExecutor(os.cpu_count()) as pool:
             runs = list(pool.map(one, seeds))
         loss, accuracy = (np.array([[cell[k] for cell in run] for run in runs]) for k in (0, 1))
         return Scores(tuple(self.methods(seeds[0])), loss, accuracy, [[cell[2] for cell in run] for run in runs])
 
 
-def _one_thread_each() -> Any:
+def one_thread_each() -> Any:
     """Seeds run side by side: threads of a matrix product would only wait for each other."""
     import scipy.linalg  # noqa: F401 - what is not loaded cannot be told
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]

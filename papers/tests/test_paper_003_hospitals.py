@@ -13,10 +13,26 @@ from coterie.engines.inprocess import InProcess
 from coterie.methods.networks.build_network import Similarity
 from coterie.objectives.deep import Deep
 from coterie.objectives.deep.nets import unet
-from papers.paper_003 import nodules, segmentation
-from papers.paper_003.hospitals import DATA, OURS, Sites, compared, numbers, picture, sent, sent_table, table, trials
+from papers.paper_003 import nodules, segmentation, steps
+from papers.paper_003.hospitals import (
+    DATA,
+    FREE,
+    HEADS,
+    OURS,
+    WARMED,
+    Sites,
+    compared,
+    evidence,
+    numbers,
+    picture,
+    sent,
+    sent_table,
+    settled,
+    table,
+    trials,
+)
 
-SOME = trials(segmentation.ETA, segmentation.LAM, segmentation.OWN, segmentation.BODY)
+SOME = settled(trials(segmentation.OWN, segmentation.BODY), segmentation.CHOSEN)
 
 
 def few(*names: str):
@@ -78,3 +94,28 @@ def test_the_codec_sends_fewer_bytes_on_the_link():
     link = sent(small(7), segmentation.NET, SOME, 1, 7)
     names = [row[0] for row in sent_table(link).rows]
     assert names == list(link) and link[names[1]]["bytes_up"] < 0.4 * link[OURS]["bytes_up"]  # the network's too
+
+
+def test_every_method_is_given_seven_settings_and_the_penalties_go_with_the_best_step(monkeypatch):
+    def score(trial, *_):
+        return -abs(trial.steps["eta"] - 0.5) - abs(trial.steps.get("lam", 0.3) - 0.3)
+
+    monkeypatch.setattr(steps, "score", score)
+    for name, trial in trials(segmentation.OWN, segmentation.BODY).items():
+        tried = steps.choose(trial, small(7), segmentation.NET, 1, evidence, 7, quiet)
+        assert len({tuple(setting.items()) for setting in tried.settings}) == 7
+        assert tried.best == ({"eta": 0.5, "lam": 0.3} if trial.pulls else {"eta": 0.5}), name
+
+
+def test_a_run_without_a_model_has_no_score():
+    trial = SOME["local"].at({"eta": 1e30})
+    assert steps.score(trial, small(7), segmentation.NET, 1, evidence, 7) == float("-inf")
+
+
+@pytest.mark.parametrize("name", [HEADS, FREE, WARMED])
+def test_heads_of_a_site_are_its_own(name):
+    sites = small(8)
+    found = SOME[name].at({"eta": 1.0, "lam": 1e-4}).fit(sites, segmentation.NET, 3, 8)
+    first, last = found.theta[[0, 5]]
+    assert np.array_equal(first[:36], last[:36]) == (name != FREE) and not np.array_equal(first[-5:], last[-5:])
+    assert found.run.rounds == (2 if name == WARMED else 3)
