@@ -9,7 +9,7 @@ import stat
 import time
 import tomllib
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -73,6 +73,19 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise CoterieError(f"'{path}' is not text in UTF-8: save it as such.") from problem
     except tomllib.TOMLDecodeError as problem:
         raise CoterieError(f"'{path}' is not TOML: {str(problem).rstrip('.')}.") from problem
+
+
+def plain(value: Any) -> Any:
+    """A value as TOML has it, without what is None: paths and keys as text, arrays and tables of edges as lists."""
+    if hasattr(value, "to_numpy"):
+        value = value.to_numpy()
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items() if one is not None}
+    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def need_writable(path: Path, folder: Path) -> None:

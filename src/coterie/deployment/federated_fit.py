@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie import files
 from coterie.deployment import folders
 from coterie.deployment.coordinator.run import verify
 from coterie.deployment.coordinator.run_toml import COMPARE, RunConfig
@@ -18,7 +19,6 @@ from coterie.options import declared, need_names
 from coterie.results.fit_options import Columns, Options
 from coterie.results.fit_result import FitResult
 from coterie.results.load import load
-from coterie.results.table_call_as_config import plain
 
 Go = Callable[[Any, Path, str, float], object]
 """What follows a run to its end: called with the engine, the coordinator's folder, the run's name and the seconds."""
@@ -46,8 +46,8 @@ def program(
         several["rounds"], rounds = rounds, None
     if rounds is not None and not isinstance(rounds, Mapping):
         rounds = {FITTED[method].length if method in FITTED else "rounds": rounds}
-    rounds = plain(dict(rounds or {}) | ({} if given.get("main") is None else {"main": given["main"]}))
-    options = {name: plain(given[name]) for name in _OPTIONS if name in given and name != "rounds"}
+    rounds = files.plain(dict(rounds or {}) | ({} if given.get("main") is None else {"main": given["main"]}))
+    options = {name: files.plain(given[name]) for name in _OPTIONS if name in given and name != "rounds"}
     task: dict[str, Any] = {name: given[name] for name in _TASK if name in given}
     if objective is not None:
         if formula is not None or task:

@@ -1,4 +1,4 @@
-"""TOML files that people edit: read with one sentence about what is wrong, written whole or not at all."""
+"""TOML files of a federation: read as declared options, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -48,17 +48,7 @@ def text(tables: Mapping[str, Any]) -> str:
         raise CoterieError(
             "A federation's files are written by tomli-w: pip install 'coterie[flower]' or 'coterie[nvflare]'."
         ) from None
-    return dumps(_plain(tables))
-
-
-def _plain(value: Any) -> Any:
-    """A value as TOML has it: without what is None, and with paths as text."""
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items() if v is not None}
-    if isinstance(value, list | tuple):
-        return list(map(_plain, value))
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, str | bool | int | float):
-        return value
-    raise CoterieError(f"A configuration cannot hold a {type(value).__name__}: write text, numbers or lists of them.")
+    try:
+        return dumps(files.plain(tables))
+    except TypeError as problem:
+        raise CoterieError(f"A configuration holds text, numbers, lists and tables: {problem}.") from problem

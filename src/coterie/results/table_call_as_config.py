@@ -32,11 +32,11 @@ def written(source: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if value is None or (name in _DECLARED and name != "method" and _same(value, _DECLARED[name].default)):
             continue
         if name in ("rounds", "network"):
-            out[home] |= plain(value)
+            out[home] |= files.plain(value)
         else:
-            out[home]["name" if name == "method" else name] = plain(value)
+            out[home]["name" if name == "method" else name] = files.plain(value)
     engine = arguments.get("engine", "auto")
-    out["engine"] = plain(engine) if isinstance(engine, Mapping) else {} if engine == "auto" else {"kind": engine}
+    out["engine"] = files.plain(engine) if isinstance(engine, Mapping) else {} if engine == "auto" else {"kind": engine}
     return {name: table for name, table in out.items() if table}
 
 
@@ -69,14 +69,3 @@ def arguments(tables: Mapping[str, Any], folder: Path) -> tuple[Any, dict[str, A
 
 def _same(value: Any, default: Any) -> bool:
     return type(value) is type(default) and bool(value == default)
-
-
-def plain(value: Any) -> Any:
-    """A value as TOML has it: tables of edges and arrays as lists, and keys as text."""
-    if hasattr(value, "to_numpy"):
-        value = value.to_numpy()
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items() if one is not None}
-    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
