@@ -213,7 +213,7 @@ def test_layers_that_cannot_be_shared(layers, shared, sentence):
         ({"group": GROUP}, np.arange(7), "must be clusters"),
         ({"group": GROUP + 1}, GROUP, "Group 0 has no clients: number the groups from 0 without a gap"),
         ({"group": GROUP[1:]}, GROUP, "group must be a whole number from 0 for each of 7 clients"),
-        ({"up": "qsgd:4"}, GROUP, "and travel without codecs"),
+        ({"up": "qsgd:4", "personal": ("head",)}, GROUP, "travel without codecs"),
         ({"shared": ("foot",)}, GROUP, "'foot' matches no parameter. There are head, body."),
     ],
 )

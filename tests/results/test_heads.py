@@ -79,3 +79,19 @@ def test_only_methods_of_groups_are_compared():
 def test_what_cannot_be_is_refused(net, call, message):
     with pytest.raises(CoterieError, match=names(message)):
         coterie.fit(rows(), coterie.Torch("mlp", **net), **(CALL | call))
+
+
+@pytest.mark.parametrize("engine", ["auto", "loopback"])
+@pytest.mark.parametrize("rounds", [{"E": 1, "B": 4}, {"E": 0, "tau": 2, "B": 0}], ids=["passes", "steps"])
+def test_models_of_other_shapes_travel_compressed(rounds, engine):
+    """A codec that loses nothing of float32 gives the numbers of none; others send fewer bytes, and train."""
+    call = CALL | {"rounds": {"rounds": 3, **rounds}, "engine": engine}
+    plain = coterie.fit(rows(), coterie.Torch("mlp", **NET), **call)
+    for codecs in ({"up": "float32"}, {"up": "float32", "down": "float32"}):
+        exact = coterie.fit(rows(), coterie.Torch("mlp", **NET), **call | {"rounds": call["rounds"] | codecs})
+        for label in plain.labels:
+            np.testing.assert_allclose(exact.client(label), plain.client(label), atol=2e-6)
+    coded = coterie.fit(rows(), coterie.Torch("mlp", **NET), **call | {"rounds": call["rounds"] | {"up": "tv:2"}})
+    assert coded.ledger["bytes_up"] < plain.ledger["bytes_up"] or engine == "auto"
+    assert all(np.isfinite(coded.client(label)).all() for label in coded.labels)
+    np.testing.assert_array_equal(coded.client("0")[:30], coded.client("5")[:30])

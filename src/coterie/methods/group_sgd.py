@@ -49,8 +49,13 @@ def update(
     E: int,
     B: int,
     t: int,
+    width: int = 0,
 ) -> Reply:
-    """Steps on a client's own rows from [x_s, x_g]; with one, what is sent less where it began is -eta grad f_i."""
+    """Steps on a client's own rows from [x_s, x_g]; with one, what is sent less where it began is -eta grad f_i.
+
+    With a ``width`` models are that long, and zero at the end.
+    """
+    site = groups.padded(site, width)
     steps = epoch_steps(site, E, B) if E else tau
     theta = train(site, groups.group_models(site, w, clusters, transport), eta, steps, t * steps, B)
     return make_reply(site, theta, transport, counts=groups.client_weights(site, weigh))
@@ -93,8 +98,14 @@ class GroupSGD(LocalTraining):
         group = self.groups(fed)
         layers = groups.agree_on_layers(fed, group, self.shared, self.transport, self.seed)
         by_cluster = np.array_equal(group, fed.clients.clusters)
-        if len(set(layers.layout.sizes)) > 1 and (self.compression.active or not by_cluster):
-            raise CoterieError("Groups of models that differ in size must be clusters, and travel without codecs.")
+        differ = len(set(layers.layout.sizes)) > 1
+        if differ and not by_cluster:
+            raise CoterieError("Groups of models that differ in size must be clusters.")
+        other = len(set(np.diff(layers.whole.offsets))) > 1
+        if other and self.compression.active and not layers.travels.values.all():
+            raise CoterieError(
+                "Models that differ in size and keep some numbers at home travel without codecs: leave up and down out."
+            )
         state: State = first_quarantine(fed) | {"w": layers.start(w)}
         about: State = {"layout": layers.layout.arrays(), "weigh": self.weigh, "share": np.zeros(layers.layout.k)}
         if not layers.travels.values.all():
@@ -107,6 +118,7 @@ class GroupSGD(LocalTraining):
         models = layout.models(x)
         over = {"eta": self.rate(t), "tau": self.local_steps, "E": self.E, "B": self.B, "t": t, "weigh": self.weigh}
         message = groups.address(fed, self.groups(fed), models, to, self.compression.active)
+        over |= {"width": message["w"].value.shape[1]} if self.compression.active and len(set(layout.sizes)) > 1 else {}
         sums = fed.total(update, to=to, **message, transport=self.transport, **over)
         share, moves = groups.group_means(sums, models)
         step = augmented(layout, moves, share, share if self.own == "weighted" else np.ones(layout.k))

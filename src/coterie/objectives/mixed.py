@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,58 @@ class Mixed:
         for (rows, _), value in zip(self.kinds(), found, strict=True):
             whole[rows] = value
         return whole
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Clients, perhaps of several architectures, whose models are rows of one length, with zeros at the end."""
+
+    of: Any
+    dim: int
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def take(self, rows: slice | Ints) -> Padded:
+        """Some clients."""
+        return Padded(self.of.take(rows), self.dim)
+
+    @property
+    def counts(self) -> Ints:
+        """Rows of every client."""
+        return np.asarray(self._gathered(np.zeros(len(self), dtype=np.int64), lambda rows, part: part.counts))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the parameters."""
+        return parameters.precision(self.of)
+
+    def sizes(self) -> Floats:
+        """The weight of every client's rows (m,)."""
+        return mean_loss.sizes(self.of)
+
+    def has_finite_gradient(self) -> Bools:
+        """Whether every client's data give a gradient (m,)."""
+        return parameters.has_finite_gradient(self.of)
+
+    def mean_gradient(self, theta: Floats, draws: Draws) -> Floats:
+        """Gradients (m, d) of the mean losses over the rows drawn."""
+        return self._gathered(
+            np.zeros_like(theta),
+            lambda rows, part: mean_loss.gradient(part, theta[rows, : part.dim], draws.of(rows)),
+        )
+
+    def walk(self, theta: Floats, by: Walk) -> Floats:
+        """Where local steps, which nothing pulls, lead from theta (m, d)."""
+        return self._gathered(
+            np.array(theta), lambda rows, part: mean_loss.walk(part, theta[rows, : part.dim], by.of(rows))
+        )
+
+    def _gathered(self, out: npt.NDArray[Any], found: Callable[[Ints, Any], Any]) -> npt.NDArray[Any]:
+        for rows, part in kinds(self.of):
+            value = found(rows, part)
+            out[(rows, slice(value.shape[1])) if value.ndim == 2 else rows] = value
+        return out
 
 
 def kinds(objective: Any) -> Iterator[tuple[Ints, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -17,7 +18,7 @@ from coterie.methods.local_training.client_work import ModelTransport, Reply, re
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives import parameters
 from coterie.objectives.mean_loss import sizes
-from coterie.objectives.mixed import kinds
+from coterie.objectives.mixed import Padded, kinds
 from coterie.relations.parameter_layout import GroupLayout
 
 
@@ -135,7 +136,19 @@ def address(fed: Federation, group: Ints, models: list[Floats], to: Ints, coded:
     """Arguments of ``total`` that send the clients ``to`` their groups' models, and add up by group."""
     if np.array_equal(group, fed.clients.clusters) and not coded:
         return {"by": "cluster", "groups": len(models), "w": PerCluster(models), "clusters": True}
-    return {"by": group[to], "groups": len(models), "w": PerRow(np.stack(models)[group[to]]), "clusters": False}
+    rows = np.zeros((len(models), max(map(len, models))), dtype=np.result_type(*models))
+    for row, model in zip(rows, models, strict=True):  # shorter ones end with zeros
+        row[: len(model)] = model
+    return {"by": group[to], "groups": len(models), "w": PerRow(rows[group[to]]), "clusters": False}
+
+
+def padded(site: Site, width: int) -> Site:
+    """A site whose clients' models are rows of one length; with none, as it is."""
+    if not width:
+        return site
+    view = copy(site)
+    view.objective = Padded(site.objective, width)
+    return view
 
 
 def group_means(sums: Sums, models: list[Floats]) -> tuple[Floats, list[Floats]]:
@@ -143,7 +156,7 @@ def group_means(sums: Sums, models: list[Floats]) -> tuple[Floats, list[Floats]]
     k = len(models)
     weight = np.array([float(w) for w in sums["w"]]) if sums else np.zeros(k)
     moves = [
-        sums["x"][g] / model.dtype.type(weight[g]) - model if weight[g] > 0.0 else np.zeros_like(model)
+        sums["x"][g][: len(model)] / model.dtype.type(weight[g]) - model if weight[g] > 0.0 else np.zeros_like(model)
         for g, model in enumerate(models)
     ]
     total = weight.sum()
