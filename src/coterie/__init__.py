@@ -9,12 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coterie.advice import advise
     from coterie.api import compare, fit
     from coterie.data.auxiliary_tasks import stack_tasks
     from coterie.data.table_files import read_table
     from coterie.errors import CoterieError
     from coterie.estimators import HierarchicalClassifier, HierarchicalRegressor
-    from coterie.results.advice import Advice, advise
+    from coterie.results.advice import Advice
     from coterie.results.fit_result import FitResult
     from coterie.results.load import load
     from coterie.results.training_result import TrainingResult
@@ -30,7 +31,7 @@ _HOMES = {
     "HierarchicalRegressor": "coterie.estimators",
     "Torch": "coterie.runs.config_keys",
     "TrainingResult": "coterie.results.training_result",
-    "advise": "coterie.results.advice",
+    "advise": "coterie.advice",
     "compare": "coterie.api",
     "fit": "coterie.api",
     "load": "coterie.results.load",

@@ -216,10 +216,9 @@ def test_a_site_is_added_and_nothing_that_was_there_is_changed(place):
         (["fit", "heart", *RUN, "--objective-option", "a=1"], "needs --objective"),
         (["fit", "heart", *RUN, "--name", "../x"], "A run's name is letters"),
         (["fit", "heart", *RUN, "--order-by", "age"], "is the folder of a federation: leave out --order-by"),
-        (
-            ["advise", "heart", "--formula", FORMULA, "--client", "ward"],
-            "coterie fit heart --method weighted-averaging",
-        ),
+        (["advise", "heart", "--client", "ward"], "--formula 'outcome ~ columns'"),
+        (["advise", "heart", "--formula", FORMULA, "--na-value", "x"], "folder of a federation: leave out --na-value"),
+        (["advise", "basel.csv", "--formula", FORMULA, "--client", "ward", "--name", "x"], "a table: leave out --name"),
         (["fit", "basel.csv", *RUN, "--name", "mine"], "is a table: leave out --name"),
         (["log", "heart", "--name", "r"], "There is no run 'r'"),
         (["log", "heart"], "There was no run yet"),

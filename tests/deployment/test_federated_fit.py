@@ -59,6 +59,35 @@ def test_a_comparison_over_sites_is_that_of_one_table(place):
     np.testing.assert_allclose(there["loss_clients"], here["loss_clients"][there.index], rtol=1e-10)
 
 
+ADVICE = {"splits": 3, "seed": 3, "collaborators": 2}
+
+
+def test_advice_over_sites_is_that_of_one_table(place, tmp_path):
+    there, here = coterie.advise(place, FORMULA, **ADVICE), coterie.advise(together(), FORMULA, "site", **ADVICE)
+    pd.testing.assert_frame_equal(there.clients, here.clients, rtol=1e-8, atol=1e-10, check_dtype=False)
+    pd.testing.assert_frame_equal(there.weights, here.weights, rtol=1e-8, check_dtype=False)
+    losses = ["loss_rows", "loss_clients", "gain_over_local", "gain_over_pooled"]
+    pd.testing.assert_frame_equal(there.evidence[losses], here.evidence[losses], rtol=1e-8, atol=1e-12)
+    assert there.sentences[:4] == here.sentences[:4] and "more exchanges" in there.sentences[-1]
+    asked = (place, "--formula", FORMULA, "--splits", 3, "--seed", 3, "--collaborators", 2)
+    ran = command("advise", *asked, "--out", tmp_path / "a.csv", "--for", "basel")
+    assert ran.code == 0, ran.err
+    assert "basel itself" in ran.out
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "a.csv")["gain"], here.clients["gain"], rtol=1e-8)
+
+
+def test_of_sites_that_speak_of_no_single_client_advice_has_what_sums_say(place):
+    """Of a ward of 20 rows 5 are held out, and min_group is 8: only sums over the wards of a site leave."""
+    for home in (place / "sites").iterdir():
+        (home / "site.toml").write_text((home / "site.toml").read_text().replace("min_group = 5", "min_group = 8"))
+    there = coterie.advise(place, FORMULA, "ward", splits=2)
+    assert list(there.evidence.index) == ["local", "pooled"] and "gain" not in there.clients
+    assert any("Left out: weighted-averaging" in one for one in there.sentences)
+    assert any("as sums over clients" in one for one in there.sentences)
+    here = coterie.compare(together(), FORMULA, "ward", methods=["local"], splits=1)
+    np.testing.assert_allclose(there.evidence["loss_rows"], here["loss_rows"][["local", "pooled"]], rtol=1e-8)
+
+
 def test_the_command_shows_what_it_shows_of_a_table_and_keeps_it(place, tmp_path):
     asked = (place, "--formula", FORMULA, "--covariance", "isotropic", "--splits", 1)
     ran = command("fit", *asked, "--out", tmp_path / "model")

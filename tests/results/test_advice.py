@@ -208,8 +208,8 @@ WRONG = [
     ({"within": "school"}, "within must be all or cluster, not 'school'"),
     ({"within": "cluster"}, "need clusters: name a cluster column"),
     ({"family": "poison"}, "Did you mean 'poisson'"),
-    ({"formula": "y ~ x2"}, "'x2', which is not a column"),
-    ({"formula": "y ~ x1 + I(2 * x1)"}, "x1"),
+    ({"model": "y ~ x2"}, "'x2', which is not a column"),
+    ({"model": "y ~ x1 + I(2 * x1)"}, "x1"),
     ({"client": "clint"}, "Did you mean 'client'"),
     ({"weights": "w"}, "'w'"),
 ]
@@ -218,7 +218,7 @@ WRONG = [
 @pytest.mark.parametrize(("options", "sentence"), WRONG, ids=[str(o) for o, _ in WRONG])
 def test_bad_input_gets_a_sentence(table, options, sentence):
     with pytest.raises(CoterieError, match=sentence):
-        coterie.advise(table, **{"formula": "y ~ x1", "client": "client", **options})
+        coterie.advise(table, **{"model": "y ~ x1", "client": "client", **options})
 
 
 def test_one_client_has_nobody_to_collaborate_with(table):
@@ -254,7 +254,31 @@ def test_a_file_is_its_table_and_what_has_no_advice_says_why(table, tmp_path):
     read = coterie.advise(tmp_path / "rows.csv", "y ~ x1", "client", splits=0)
     want = coterie.advise(table, "y ~ x1", "client", splits=0)
     np.testing.assert_allclose(read.clients["speedup"], want.clients["speedup"], rtol=1e-9)
-    with pytest.raises(CoterieError, match=names("folder held-out weighted-averaging")):
+    with pytest.raises(CoterieError, match=names("folder federation table")):
         coterie.advise(tmp_path, "y ~ x1", "client")
-    with pytest.raises(CoterieError, match=names("optimum convex net compare weighted-averaging")):
-        coterie.advise(table, coterie.Torch("mlp"), "client")
+    with pytest.raises(CoterieError, match=names("personal coterie.Torch leave out")):
+        coterie.advise(table, "y ~ x1", "client", personal=["head*"])
+    with pytest.raises(CoterieError, match=names("within formula leave out")):
+        coterie.advise(table, coterie.Torch("softmax", target="y"), "client", within="cluster")
+
+
+def test_a_net_is_told_which_method_is_best_and_for_whom():
+    """Three clients whose classes are turned, and three like each other: a model of one's own against one for all."""
+    rng = np.random.default_rng(0)
+    client, X = np.repeat(np.arange(6), 80), rng.normal(size=(480, 3))
+    y = ((X[:, 0] > 0) ^ (client >= 3)).astype(np.int64)
+    given = ((X, y, client), coterie.Torch("softmax"))
+    options = {"rounds": {"rounds": 20, "eta": 0.5}, "seed": [0, 1, 2]}
+    advice = coterie.advise(*given, **options)
+    table = coterie.compare(*given, methods="auto", **options)
+    method = advice.settings["method"]
+    assert method in table.index and method not in ("local", "pooled")
+    np.testing.assert_allclose(advice.evidence["loss_rows"]["together"], 1.0 - table["accuracy"][method])
+    frame = advice.clients
+    np.testing.assert_allclose(frame["gain"], frame["loss_alone"] - frame["loss_together"], atol=1e-12)
+    assert (frame["loss_pooled"] > frame["loss_alone"] + 0.2).all() and set(frame["best"]) <= set(table.index)
+    assert frame["gain_low"].notna().all() and advice.weights.empty
+    said = " ".join(advice.sentences)
+    assert f"by {method}" in said and "best method of a client" in said and "predicted" not in said
+    with pytest.raises(CoterieError, match=names("single collaborators sentences")):
+        advice.of("0")

@@ -132,7 +132,7 @@ def advised(**given):
 
 
 def test_every_option_of_advice_and_of_prediction_is_tried():
-    assert {"df", "formula", "client", *ADVICE} == {*inspect.signature(coterie.advise).parameters}
+    assert {"rows", "model", "client", "engine", "net", *ADVICE} == {*inspect.signature(coterie.advise).parameters}
     assert {"self", "df", *PREDICTION} == {*inspect.signature(FitResult.predict).parameters}
 
 

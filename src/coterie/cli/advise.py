@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coterie.cli import declared_options as o
-from coterie.cli.declared_options import Force, TablePath, new_file
-from coterie.cli.fit import reading
+from coterie.cli import sites
+from coterie.cli.declared_options import Force, new_file
+from coterie.cli.fit import NEEDED, TableOrConfig, kind_of, reading
 from coterie.cli.outputs import check_table, write_table
-from coterie.cli.terminal import say, width
-from coterie.deployment.federation_toml import is_federation
+from coterie.cli.terminal import say, status, width
+from coterie.deployment.federation_toml import LONGEST, is_federation
 from coterie.errors import CoterieError
 from coterie.methods.collaboration.options import Options
 from coterie.options import declared
 from coterie.results.fit_options import Columns
 from coterie.results.fit_options import Options as FitOptions
 
+if TYPE_CHECKING:
+    from coterie.results.advice import Advice
+
 EXAMPLE = 'Example: coterie advise students.csv --formula "mAch ~ cses" --client school --cluster sector'
 
 _ADVICE = "The advice"
 OPTIONS = o.flags(Columns) | o.flags(FitOptions, "family", "splits", "test_fraction", "seed")
+OPTIONS |= {name: o.optional(declared(Columns)[name], " A table needs it.") for name in NEEDED}
 OPTIONS |= {
     name: o.flag(replace(one, option=replace(one.option, group=_ADVICE)))
     for name, one in declared(Options).items()
@@ -44,36 +49,24 @@ Pairs = Annotated[
 @o.takes(OPTIONS)
 def advise(
     context: typer.Context,
-    table: TablePath,
+    table: TableOrConfig,
     na_value: o.NaValue = None,
     main: For = None,
+    name: sites.RunName = None,
+    timeout: sites.RunTimeout = LONGEST,
+    as_json: sites.RunJson = False,
     out: Out = None,
     pairs: Pairs = None,
     force: Force = False,
 ) -> None:
     """Say with whom every client should collaborate, what that promises, and what held-out rows say of it."""
-    if is_federation(table):
-        raise CoterieError(
-            f"'{table}' is the folder of a federation, and advice is tried on held-out rows in one place: 'coterie fit "
-            f"{table} --method weighted-averaging' chooses collaborators over its sites."
-        )
     for file in filter(None, (out, pairs)):
         check_table(file, [table], force, "advise")
     if out is not None and pairs is not None and out.resolve() == pairs.resolve():
         raise CoterieError(f"--out and --pairs both name '{out}': they are two tables, so name two files.")
-    options = {name: context.params[name] for name in OPTIONS}
-    options["cluster"] = tuple(options["cluster"] or ())
-    options |= o.assignments("--prior", [f"prior={options['prior']}"])
-    from coterie.data.labels import encode
-    from coterie.results.advice import advise as advise_frame
-    from coterie.results.advice import check_call, client_position
-
-    columns = ("client", "offset", "weights")
-    check_call(**{name: value for name, value in options.items() if name not in columns})
-    with reading(context.params, "Choosing collaborators ...") as df:
-        if main is not None and (name := options["client"]) in df:
-            client_position(encode(df[name]).labels, name, main)
-        advice = advise_frame(df, **options)
+    advice = advised(context, table, main)
+    if as_json and is_federation(table):
+        return
     from coterie.report.tables import advice_table, collaborators_table, render_text
 
     tables = [collaborators_table(advice, main)] if main is not None else []
@@ -82,6 +75,35 @@ def advise(
         print(render_text(each, width()))
     for sentence in advice.sentences:
         say(sentence)
-    for name, frame in ((out, advice.clients.reset_index()), (pairs, advice.weights)):
-        if name is not None:
-            write_table(frame, name, "advise")
+    for path, frame in ((out, advice.clients.reset_index()), (pairs, advice.weights)):
+        if path is not None:
+            write_table(frame, path, "advise")
+
+
+def advised(context: typer.Context, table: Path, main: str | None) -> Advice:
+    """The advice on a table, a federation, or the nets of a configuration."""
+    from coterie.advice import advise as advice_on
+    from coterie.deployment.federated_fit import advice_asked, advice_in
+
+    kind = kind_of(context, table, {"main", "out", "pairs", "force"})
+    if kind == "configuration":
+        with status("Comparing the methods ..."):
+            return advice_on(str(table))
+    options = {name: context.params[name] for name in OPTIONS}
+    options["cluster"] = tuple(options["cluster"] or ())
+    options |= o.assignments("--prior", [f"prior={options['prior']}"])
+    if kind == "federation":
+        given = {name: value for name, value in options.items() if name in o.given(context)}
+        formula = given.pop("formula", None)
+        return advice_in(sites.carried(context, table, advice_asked(formula, given)))
+    from coterie.data.labels import encode
+    from coterie.results.advice import client_position
+    from coterie.results.table_advice import check_call
+
+    columns = ("client", "offset", "weights")
+    check_call(**{name: value for name, value in options.items() if name not in columns})
+    formula = options.pop("formula")
+    with reading(context.params, "Choosing collaborators ...") as df:
+        if main is not None and (name := options["client"]) in df:
+            client_position(encode(df[name]).labels, name, main)
+        return advice_on(df, formula, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,9 +102,15 @@ def run(context: typer.Context, folder: Path, methods: list[str] | None = None) 
 
     Where ``methods`` are to be compared, rows are held out once if nothing is said of that.
     """
-    from coterie.deployment.federated_fit import carried_out, comparing, result_in
+    from coterie.deployment.federated_fit import comparing, result_in
 
-    defaults = {} if methods is None else comparing(methods)
+    there = carried(context, folder, program(context, **({} if methods is None else comparing(methods))))
+    return there, result_in(there)
+
+
+def carried(context: typer.Context, folder: Path, what: Mapping[str, Any]) -> Path:
+    """The folder of a run of a program that was followed to its end."""
+    from coterie.deployment.federated_fit import carried_out
 
     as_json = context.params["as_json"]
 
@@ -118,10 +125,10 @@ def run(context: typer.Context, folder: Path, methods: list[str] | None = None) 
             raise
 
     params = context.params
-    there = carried_out(folder, program(context, **defaults), params["name"], params["timeout"], go)
+    there = carried_out(folder, what, params["name"], params["timeout"], go)
     if not as_json:
         say(f"Run '{there.name}' has ended: its result is in {there / 'result'}.")
-    return there, result_in(there)
+    return there
 
 
 def follow(engine: Any, home: Path, run_id: str, timeout: float = LONGEST, as_json: bool = False) -> None:

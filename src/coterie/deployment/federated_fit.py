@@ -8,17 +8,19 @@ from typing import Any
 
 from coterie import files
 from coterie.deployment import folders
-from coterie.deployment.coordinator.run import verify
-from coterie.deployment.coordinator.run_toml import COMPARE, RunConfig
+from coterie.deployment.coordinator.run import ADVICE, verify
+from coterie.deployment.coordinator.run_toml import ADVISE, COMPARE, RunConfig
 from coterie.deployment.federation_toml import LONGEST
 from coterie.errors import CoterieError, listed
 from coterie.evidence.comparison import BASELINES
 from coterie.families import DEFAULT
 from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names
+from coterie.results.advice import Advice
 from coterie.results.fit_options import Columns, Options
 from coterie.results.fit_result import FitResult
 from coterie.results.load import load
+from coterie.results.saved_values import from_json
 
 Go = Callable[[Any, Path, str, float], object]
 """What follows a run to its end: called with the engine, the coordinator's folder, the run's name and the seconds."""
@@ -111,6 +113,23 @@ def carried_out(
     return there
 
 
+def advice_asked(formula: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``run.toml`` says of advice, of the arguments of :func:`coterie.advise`; by default one split is made."""
+    rounds = {name: given[name] for name in ("collaborators", "within", "prior") if given.get(name) is not None}
+    kept = {name: value for name, value in given.items() if name not in rounds and value not in (None, (), [])}
+    return program(formula, {"splits": 1} | kept | {"method": ADVISE, "rounds": rounds})
+
+
+def advise(folder: str | Path, formula: str, given: Mapping[str, Any]) -> Advice:
+    """Advice on the clients of the sites; ``engine`` is as for :func:`fit`."""
+    return advice_in(carried_out(folder, advice_asked(formula, given), **_named(given.get("engine", {}))))
+
+
+def advice_in(run: Path) -> Advice:
+    """The advice that a run left."""
+    return Advice.from_document(from_json(files.content(run / "result" / ADVICE)))
+
+
 def result_in(run: Path) -> FitResult | None:
     """The result of a formula's run; None of what is no model of a table."""
     found = load(run / "result") if (run / "result" / "model.json").is_file() else None
@@ -119,14 +138,18 @@ def result_in(run: Path) -> FitResult | None:
 
 def fit(folder: str | Path, formula: str, given: Mapping[str, Any]) -> FitResult:
     """Fit a formula over the sites, whose engine runs; ``engine`` may give the run's ``name``, and a ``timeout``."""
-    engine = given.get("engine", {})
+    found = result_in(carried_out(folder, program(formula, given), **_named(given.get("engine", {}))))
+    if found is None:
+        raise CoterieError(f"'{given['method']}' makes no model of a table: run it with 'coterie fit'.")
+    return found
+
+
+def _named(engine: Any) -> dict[str, Any]:
+    """The name of a run and its timeout."""
     if not isinstance(engine, Mapping):
         raise CoterieError(
             f"The federation's folder says over which engine it runs: leave engine='{engine}' out, or name the run "
             'with engine={"name": "exact"}.'
         )
     need_names("The engine of a federation", engine, ("name", "timeout"))
-    found = result_in(carried_out(folder, program(formula, given), **engine))
-    if found is None:
-        raise CoterieError(f"'{given['method']}' makes no model of a table: run it with 'coterie fit'.")
-    return found
+    return dict(engine)

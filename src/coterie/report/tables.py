@@ -144,27 +144,35 @@ def variance_table(result: FitResult, limit: int = 40) -> Table:
 
 
 def advice_table(advice: Advice, limit: int = 8) -> Table:
-    """Clients by predicted speed-up: all of them where they are few, else so many of either end."""
-    every = advice.clients.sort_values("speedup", ascending=False, kind="stable")
-    name, frame = str(every.index.name), _ends(every, limit)
-    note = "Speed-up: as if a client had so many times its rows."
+    """Clients by predicted speed-up, or by what they gain: all where they are few, else so many of either end."""
+    by = next((key for key in ("speedup", "gain") if key in advice.clients), None)
+    every = advice.clients if by is None else advice.clients.sort_values(by, ascending=False, kind="stable")
+    name, frame, note = str(every.index.name), _ends(every, limit), ""
     if len(frame) < len(every):
-        note = (
-            f"The {limit} {words.several(name)} with the largest predicted speed-up and the {limit} with the smallest"
-        )
-        note += f", of {len(every):,}; as if each had so many times its rows."
-    columns = [(words.one(name), _labels(frame.index)), ("rows", [f"{v:,}" for v in frame["rows"]])]
-    columns.append(("from", [f"{v:,}" for v in frame["collaborators"]]))
-    columns.append(("their weight", [words.percent(v) for v in frame["alpha"]]))
-    columns.append(("speed-up", _fixed(frame["speedup"], 2)))
+        what = "predicted speed-up" if by == "speedup" else "gain"
+        note = f"The {limit} {words.several(name)} with the largest {what} and the {limit} with the smallest"
+        note += f", of {len(every):,}. "
+    columns = [(words.one(name), _labels(frame.index))]
+    if "rows" in frame:
+        columns.append(("rows", [f"{v:,}" for v in frame["rows"]]))
+    if by == "speedup":
+        note += "Speed-up: as if a client had so many times its rows."
+        columns.append(("from", [f"{v:,}" for v in frame["collaborators"]]))
+        columns.append(("their weight", [words.percent(v) for v in frame["alpha"]]))
+        columns.append(("speed-up", _fixed(frame["speedup"], 2)))
+    if "best" in frame:
+        columns.append(("best by its rows", [str(v) for v in frame["best"]]))
     if "gain" in frame:
-        losses = {"loss_alone": "alone", "loss_together": "together", "loss_pooled": "pooled"}
+        together = advice.settings.get("method", "together")
+        losses = {"loss_alone": "alone", "loss_together": together, "loss_pooled": "pooled"}
         places = _of_losses(frame[list(losses)])
-        columns.append(("predicted gain", _fixed(frame["predicted_gain"], places)))
+        if "predicted_gain" in frame:
+            columns.append(("predicted gain", _fixed(frame["predicted_gain"], places)))
         columns.append(("measured gain", with_interval(frame, "gain", _with(places))))
         columns += [(title, _fixed(frame[loss], places)) for loss, title in losses.items()]
         note += f" Mean held-out {advice.loss}; gains over being alone, with 95% intervals over splits."
-    return Table.of("With whom to collaborate", columns, note=note)
+    title = "With whom to collaborate" if by == "speedup" else "Who gains by collaborating"
+    return Table.of(title, columns, note=note.strip())
 
 
 def collaborators_table(advice: Advice, client: Any) -> Table:

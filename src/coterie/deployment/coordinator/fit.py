@@ -64,7 +64,7 @@ def fit(
     if task.get("weights"):  # relative to their mean, which no site knows
         fed, opened = opened("weighed", mean_weight=mean), partial(opened, mean_weight=mean)
         feds.append(fed)
-    clients = _clients_without_rows(fed, design.terms, task)
+    clients = clients_without_rows(fed, design.terms, task)
     named, strengths = program.program in FITTED, _strengths(clients, given)
     names = _applying(options, found, clients, bool(strengths))
     every = {name: Asked.of(name, options, clients, found, strengths) for name in names}
@@ -184,12 +184,11 @@ def settled(program: RunConfig, schema: Schema, seed: int) -> tuple[dict[str, An
     A CoterieError names options that no method takes, columns that the schema does not have, and what only rows in one
     place can choose.
     """
-    task, name = program.task, program.program
+    task, name = program.task, program.method
     given = dict(program.options)
-    need_names(f"Method '{name}'", given, {**declared(Options), **({} if name in FITTED else {"methods": None})})
+    need_names(f"'{program.program}'", given, {**declared(Options), **({} if name in FITTED else {"methods": None})})
     learned = {key: value for key, value in given.items() if key not in STRENGTHS}
-    several = {"method": name} if name in FITTED else {"methods": tuple(given.get("methods", ()))}
-    learned |= several
+    learned |= {"method": name} if name in FITTED else {"methods": tuple(given.get("methods", ()))}
     options = Options(**{"splits": 0, "family": task.get("family", DEFAULT), "seed": seed} | learned)
     if name not in FITTED and not options.splits:
         raise CoterieError("A comparison needs at least one split.")
@@ -237,7 +236,7 @@ def _strengths(clients: Clients, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: candidates[0] for name, candidates in found.items()}
 
 
-def _clients_without_rows(fed: Remote, terms: tuple[str, ...], task: Mapping[str, Any]) -> Clients:
+def clients_without_rows(fed: Remote, terms: tuple[str, ...], task: Mapping[str, Any]) -> Clients:
     """All clients with their numbers of rows, without a row."""
     participants, none = fed.participants, np.empty(0)
     stops = np.cumsum(participants.counts)

@@ -17,9 +17,10 @@ from safetensors.numpy import save as to_bytes
 from coterie import files
 from coterie.data.prepare_table import check_choices
 from coterie.deployment import secure_sum_setup
+from coterie.deployment.coordinator.advice import advise
 from coterie.deployment.coordinator.check import GATHER, run_check
 from coterie.deployment.coordinator.fit import fit, need_rows, settled
-from coterie.deployment.coordinator.run_toml import CHECK, RunConfig, digest
+from coterie.deployment.coordinator.run_toml import ADVISE, CHECK, RunConfig, digest
 from coterie.deployment.federation_toml import RUN, SCHEMA, Config
 from coterie.deployment.logs import RunLog
 from coterie.deployment.processes import PATIENCE
@@ -33,10 +34,11 @@ from coterie.imports import import_object
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.options import Checked, Option, call, of
 from coterie.results.fit_result import FitResult
+from coterie.results.saved_values import plain
 from coterie.results.table_call_as_config import written
 from coterie.runs.loop import follow
 
-RESULT, JOURNAL = "result", "journal"
+RESULT, JOURNAL, ADVICE = "result", "journal", "advice.json"
 PATIENT: dict[str, Any] = {
     "deadline": 240.0, "retries": 10**6, "pause": 0.5, "min_clients": "all", "strict": False, "rejoin": 30.0,
 }  # fmt: skip
@@ -182,7 +184,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
             journal=home / JOURNAL / part,
             watch=watch,
             secure=secure_sum_setup.settings(config),
-            need=need_rows if program.fits and program.task.get("client") and not part else lambda _: None,
+            need=need_rows if _needs_all(program) and not part else lambda _: None,
         )
         feds.append(fed)
         return fed
@@ -196,6 +198,10 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
     with fitting(f"The journal of run '{home.name}'", "Run again under another name.") if went else nullcontext():
         if program.fits:
             schema = schema_of(folder)
+            if program.program == ADVISE:
+                said = advise(fed, program, schema, opened, bool(config.secure)).document()
+                checkpoint.write(home / RESULT / ADVICE, [json.dumps(plain(said), ensure_ascii=False).encode()])
+                return
 
             def save(result: FitResult) -> None:
                 said = {"method": result.method, "seed": program.seed}
@@ -207,6 +213,11 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
             fit(fed, program, schema, save, opened, secure=bool(config.secure))
         else:
             _save(home / RESULT, _trained(fed, program, config))
+
+
+def _needs_all(program: RunConfig) -> bool:
+    """Whether a run is of no use where a site tells nothing of some clients."""
+    return program.fits and program.program != ADVISE and bool(program.task.get("client"))
 
 
 def policy(given: Mapping[str, Any]) -> Policy:

@@ -18,11 +18,11 @@ from coterie.methods.method import TRAINED_ON_ROWS, Method
 from coterie.methods.registry import FITTED, METHODS
 from coterie.options import Option, check
 
-CHECK, COMPARE = "check", "compare"
+CHECK, COMPARE, ADVISE = "check", "compare", "advise"
 
 
 def _known(name: str) -> str:
-    if name in (*METHODS, CHECK, COMPARE) or ":" in name:
+    if name in (*METHODS, CHECK, COMPARE, ADVISE) or ":" in name:
         return name
     known = nearest(name, METHODS) or f" There are {', '.join(METHODS)}, or module:function."
     raise CoterieError(f"There is no method {name!r}.{known}")
@@ -32,7 +32,7 @@ def _known(name: str) -> str:
 class RunConfig:
     """What ``run.toml`` says."""
 
-    program: Annotated[str, Option("A method by name, compare, module:function, or check.", read=_known)]
+    program: Annotated[str, Option("A method by name, compare, advise, module:function, or check.", read=_known)]
     task: Annotated[dict[str, Any], Option("A factory and its options, or what a table's task takes.")] = field(
         default_factory=dict
     )
@@ -42,7 +42,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         check(self)
         made, method = "factory" in self.task, METHODS.get(self.program)
-        if method is None and self.program != COMPARE:
+        if method is None and self.program not in (COMPARE, ADVISE):
             return
         if method and (why := method.why_not("torch" if made else "table", sites=True)) is not None:
             raise CoterieError(why)
@@ -51,8 +51,13 @@ class RunConfig:
 
     @property
     def fits(self) -> bool:
-        """Whether it is a method of ``coterie fit`` on tables, or a comparison of several."""
-        return self.program in (*FITTED, COMPARE) and "factory" not in self.task
+        """Whether it is a method of ``coterie fit`` on tables, a comparison of several, or advice."""
+        return self.program in (*FITTED, COMPARE, ADVISE) and "factory" not in self.task
+
+    @property
+    def method(self) -> str:
+        """The method whose options it takes: its own, or that of advice."""
+        return "weighted-averaging" if self.program == ADVISE else self.program
 
     @classmethod
     def read(cls, path: Path) -> RunConfig:
