@@ -1,8 +1,9 @@
-"""A table as the rows of nets: columns of numbers are inputs, one is the target, one says whose row it is."""
+"""Arrays of what a user gives for a net: lists, tensors, or columns of a table (inputs, target, whose row it is)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,37 @@ def _numbers(table: Table, name: str) -> npt.NDArray[Any]:
             f"Column '{name}' has missing or infinite values in {at_rows(bad)}: fill or drop these rows."
         )
     return values
+
+
+def as_array(values: Any, what: str) -> npt.NDArray[Any]:
+    """An array; a CoterieError for what is sparse, masked, or of rows of several shapes."""
+    if values is None:
+        raise CoterieError(f"{what} must be an array, and are None.")
+    if hasattr(values, "toarray"):
+        raise CoterieError(f"{what} must be a plain array, not a sparse matrix: give X.toarray().")
+    if np.ma.is_masked(values):
+        raise CoterieError(f"{what} must not be masked: fill masked values first (X.filled(...)).")
+    try:
+        return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    except Exception as problem:
+        why = str(problem).partition("\n")[0] or type(problem).__name__
+        raise CoterieError(
+            f"{what} must be one array of numbers, with rows of one shape: {why}. Pad the rows, cut them, or give a "
+            "Dataset for each client whose loader has a collate_fn that does."
+        ) from problem
+
+
+def as_numbers(values: Any, what: str) -> npt.NDArray[Any]:
+    """An array of real numbers, None in it as NaN; a CoterieError for other types."""
+    array = as_array(values, what)
+    if array.dtype.kind == "O" and all(v is None or isinstance(v, Real | np.bool_) for v in array.flat):
+        array = np.array(array.tolist())
+        array = array.astype(np.float64) if array.dtype.kind == "O" else array
+    if array.dtype.kind not in "biuf":
+        odd = next((v for v in array.flat if not isinstance(v, Real)), "")
+        like = f" (such as '{odd!s:.40}')" if array.size else ""
+        raise CoterieError(
+            f"{what} must be real numbers, not of type {array.dtype}{like}: code classes and categories as 0, 1, ... alike "
+            "at all clients first."
+        )
+    return array

@@ -20,7 +20,7 @@ import pandas as pd
 from coterie import files
 from coterie.data.columns import at_rows
 from coterie.data.partition import ClientRows
-from coterie.data.table_to_arrays import is_table, matrix
+from coterie.data.table_to_arrays import as_numbers, is_table, matrix
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError, fitting, listed, nearest
 from coterie.evidence.training_comparison import TrainingComparison, Watch, compare, quiet
@@ -281,12 +281,9 @@ class TrainingResult:
 
 def _finite(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
     """Rows of finite numbers, or a CoterieError."""
-    try:
-        rows = np.asarray(values)
-    except ValueError as e:
-        raise CoterieError(f"{what} must be one array, with rows of one shape: pad them, or cut them.") from e
-    if rows.dtype.kind not in "biuf" or not rows.ndim:
-        raise CoterieError(f"{what} must be numbers in an array, not {'None' if values is None else rows.dtype}.")
+    rows = as_numbers(values, what)
+    if not rows.ndim:
+        raise CoterieError(f"{what} must be numbers in an array, not one number.")
     if rows.dtype.kind == "f" and (bad := ~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))).any():
         raise CoterieError(f"{what} have values that are not finite in {at_rows(bad)}: fill or drop them.")
     return rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from numbers import Real
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -25,7 +24,7 @@ from coterie.data.partition import (
     shards,
     shuffled,
 )
-from coterie.data.table_to_arrays import arrays, is_table
+from coterie.data.table_to_arrays import arrays, as_array, as_numbers, is_table
 from coterie.errors import CoterieError, nearest
 from coterie.federation import Array
 from coterie.files import local
@@ -226,37 +225,16 @@ def _npz(path: Path) -> Table:
         raise CoterieError(f"'{path}' cannot be read: it holds something else than plain arrays.") from e
 
 
-def _plain(subject: str, name: str, values: Any) -> Array:
-    """What a source gave under a name as an array."""
-    if hasattr(values, "toarray"):
-        raise CoterieError(f"{subject} gives {name} as a sparse matrix: give {name}.toarray().")
-    if np.ma.is_masked(values):
-        raise CoterieError(f"{subject} gives {name} with masked values: fill or drop them first.")
-    try:
-        array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-    except Exception as e:
-        raise CoterieError(
-            f"{subject} gives {name} as what is not one array, with rows of one shape "
-            f"({type(e).__name__}): pad the rows, or cut them."
-        ) from e
-    if name in ("X", "y") and array.dtype.kind == "O" and all(v is None or isinstance(v, Real) for v in array.flat):
-        found = np.array(array.tolist())
-        array = found.astype(np.float64) if found.dtype.kind == "O" else found
-    if name in ("X", "y") and array.dtype.kind not in "biuf":
-        raise CoterieError(
-            f"{subject} gives {name} of type {array.dtype}: give real numbers, with classes and "
-            "categories coded as 0, 1, ... alike at all clients."
-        )
-    return array
-
-
 def _checked(subject: str, found: Any) -> Table:
     """What a source gave as arrays of equal length: a mapping, or (X, y, client, group), of which two are needed."""
     if isinstance(found, tuple | list):
         found = dict(zip(NAMES, found, strict=False))
     if not isinstance(found, dict) or not {"X", "y"} <= found.keys():
         raise CoterieError(f"{subject} must give X and y: a tuple (X, y), or arrays by name.")
-    table = {str(key): _plain(subject, str(key), values) for key, values in found.items()}
+    table = {
+        key: (as_numbers if key in ("X", "y") else as_array)(values, f"{key} of {subject[0].lower()}{subject[1:]}")
+        for key, values in ((str(key), values) for key, values in found.items())
+    }
     n = len(table["X"]) if table["X"].ndim else 0
     for key, values in table.items():
         if values.ndim == 0 or len(values) != n:

@@ -176,7 +176,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "not a module": (lambda: deep(lambda: 3), "must be a torch.nn.Module, or a function that makes one"),
     "no parameters": (lambda: deep(nn.Flatten()), "no parameters, so there is nothing to train"),
     "other inputs": (lambda: deep(X=X[:, :5]), r"cannot take rows of shape \(5,\)"),
-    "text": (lambda: deep(X=np.full((10, 6), "a")), "must be numbers"),
+    "text": (lambda: deep(X=np.full((10, 6), "a")), "must be real numbers"),
     "too many classes": (lambda: deep(y=y + 1), "has 3 classes and targets go from 1 to 3"),
     "negative classes": (lambda: deep(y=y - 1), "targets go from -1 to 1"),
     "half classes": (lambda: deep(y=y + 0.5), "Classes must be whole numbers"),
@@ -248,7 +248,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "masked": (lambda: deep(X=np.ma.masked_less(X, 0)), "must not be masked"),
     "complex": (lambda: deep(X=tensors[0].to(torch.cfloat)), "must be real numbers"),
     "a table with text": (lambda: deep(X=pd.DataFrame(X).assign(town="Bern")), r"\(such as 'Bern'\)"),
-    "names of classes": (lambda: deep(y=np.repeat(["cat", "dog"], 5)), "targets y must be numbers.*'cat'"),
+    "names of classes": (lambda: deep(y=np.repeat(["cat", "dog"], 5)), "targets y must be real numbers.*'cat'"),
     "channels last": (lambda: deep(lambda: nn.Conv2d(3, 2, 3), np.zeros((10, 8, 8, 3))), "channels first"),
     "no channels": (
         lambda: deep(lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 3)), np.zeros((10, 8, 8))),

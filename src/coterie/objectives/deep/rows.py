@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
+from coterie.data.table_to_arrays import as_numbers
 from coterie.errors import RAISED, CoterieError
 from coterie.numerics.arrays import Bools, Ints
 from coterie.objectives.deep.architecture import named, short
@@ -304,29 +305,8 @@ def tensor(values: Any, dtype: torch.dtype, device: torch.device, what: str) -> 
 
 def _array(values: Any, what: str) -> npt.NDArray[Any]:
     """An array that torch can share: numbers in the machine's own byte order."""
-    if values is None:
-        raise CoterieError(f"{what} must be numbers, and are None.")
-    if hasattr(values, "toarray"):
-        raise CoterieError(f"{what} must be a plain array, not a sparse matrix: give X.toarray().")
-    if np.ma.is_masked(values):
-        raise CoterieError(f"{what} must not be masked: fill what is missing first (X.filled(...)).")
-    try:
-        array: npt.NDArray[Any] = np.asarray(values)
-    except Exception as problem:
-        raise CoterieError(
-            f"{what} must be one array of numbers, with rows of one shape: {short(problem)}. Pad the rows, or give a "
-            "Dataset for each client whose loader has a collate_fn that does."
-        ) from problem
-    if array.dtype.kind == "O" and all(isinstance(v, Real | np.bool_) for v in array.ravel()):
-        array = array.astype(np.float64)
+    array = as_numbers(values, what)
     kind = array.dtype.kind
-    if kind not in "biuf":
-        odd = next((v for v in array.flat if not isinstance(v, Real)), "")
-        like = f" (such as '{odd!s:.40}')" if array.size else ""
-        raise CoterieError(
-            f"{what} must be numbers, not of type {array.dtype}{like}: code classes and categories as 0, 1, ... alike "
-            "at all clients first."
-        )
     wanted = np.int64 if kind == "u" else np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
     return np.ascontiguousarray(array, dtype=wanted).reshape(array.shape)
 
