@@ -75,7 +75,7 @@ def _numbers(table: Table, name: str) -> npt.NDArray[Any]:
 def as_array(values: Any, what: str) -> npt.NDArray[Any]:
     """An array; a CoterieError for what is sparse, masked, or of rows of several shapes."""
     if values is None:
-        raise CoterieError(f"{what} must be an array, and are None.")
+        raise CoterieError(f"{what} must be numbers in an array, not None.")
     if hasattr(values, "toarray"):
         raise CoterieError(f"{what} must be a plain array, not a sparse matrix: give X.toarray().")
     if np.ma.is_masked(values):
@@ -100,7 +100,7 @@ def as_numbers(values: Any, what: str) -> npt.NDArray[Any]:
         odd = next((v for v in array.flat if not isinstance(v, Real)), "")
         like = f" (such as '{odd!s:.40}')" if array.size else ""
         raise CoterieError(
-            f"{what} must be real numbers, not of type {array.dtype}{like}: code classes and categories as 0, 1, ... alike "
-            "at all clients first."
+            f"{what} must be real numbers, not of type {array.dtype}{like}: code classes and categories as 0, 1, ... "
+            "alike at all clients first."
         )
     return array
