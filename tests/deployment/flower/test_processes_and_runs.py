@@ -29,3 +29,14 @@ def test_a_deployed_run_gives_what_it_gives_in_process(sites, tmp_path):
         traffic = found["jobs"][0]["network-traffic"]
         assert told["bytes_down"] < traffic["outbound-bytes"] and told["bytes_up"] < traffic["inbound-bytes"]
     assert not flower.status(here.coordinator)["running"] and not flower.status(here.site("a"))["running"]
+
+
+def test_a_run_that_began_and_ended_between_two_looks_is_not_said_to_have_failed(tmp_path, monkeypatch):
+    ended = {"runs": [{"status": "finished:completed", "status-details": "N/A"}]}
+    monkeypatch.setattr(flower, "flwr", lambda *_: ended)
+    mark = tmp_path / "flower.json"
+    mark.write_text('{"job": 7}')
+    with pytest.raises(CoterieError, match="Run exact did not begin"):
+        flower._need_begun(tmp_path, "exact", "7", mark)
+    mark.write_text('{"job": 7, "pid": 1, "state": "finished"}')
+    assert flower._need_begun(tmp_path, "exact", "7", mark) is None

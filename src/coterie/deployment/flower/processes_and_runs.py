@@ -141,7 +141,7 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
             looked = now
             _need_running(folder)
             if not state:
-                _need_begun(folder, run_id, job)
+                _need_begun(folder, run_id, job, mark)
             if state and not processes.alive(int(state["pid"])) and _read(mark) == state:
                 raise CoterieError(f"The program of run {run_id} was ended from outside: run it again to go on.")
 
@@ -223,9 +223,9 @@ def _need_running(folder: Path) -> None:
         raise processes.not_running(folder)
 
 
-def _need_begun(folder: Path, run_id: str, job: str) -> None:
+def _need_begun(folder: Path, run_id: str, job: str, mark: Path) -> None:
     found = flwr(folder, "list", "--run-id", job)["runs"][0]
-    if found["status"].startswith("finished"):
+    if found["status"].startswith("finished") and "pid" not in _read(mark):  # else it began, and ended, since
         said = found["status-details"]
         raise CoterieError(f"Run {run_id} did not begin ({said}): see `flwr log {job}` or {folder / FILES}.")
 
