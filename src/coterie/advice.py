@@ -25,7 +25,7 @@ from coterie.results.fit_options import Options
 from coterie.results.training_result import TrainingResult
 from coterie.runs.config_keys import Torch
 
-_OF_TABLES = ("family", "collaborators", "within", "prior", "splits", "offset", "weights")
+_OF_TABLES = ("family", "collaborators", "within", "prior", "splits", "order_by", "split_by", "offset", "weights")
 
 
 def advise(
@@ -41,6 +41,8 @@ def advise(
     splits: int | None = None,
     test_fraction: float = 0.25,
     seed: int | Sequence[int] = 0,
+    order_by: str | None = None,
+    split_by: str | None = None,
     offset: str | None = None,
     weights: str | None = None,
     missing: str = "error",
@@ -80,6 +82,9 @@ def advise(
     test_fraction : float, default 0.25
     seed : int or, for nets, sequence of int, default 0
         Of the splits; nets are trained for each seed, and three or more give intervals of every client.
+    order_by, split_by : str, optional
+        Test on each client's latest rows by a column (one split), or keep rows with the same value on one side; a
+        federation's sites hold out rows by the seed alone.
     offset, weights : str, optional
         Columns added to the linear predictor, and of row weights.
     missing : {"error", "drop"}, default "error"
@@ -107,7 +112,7 @@ def advise(
     given = dict(locals())
     of_table = {name: given[name] for name in _OF_TABLES}
     if isinstance(model, Torch) or (model is None and str(rows).endswith(".toml")):
-        plain = dict(zip(_OF_TABLES, ("gaussian", 10, "all", "auto", None, None, None), strict=True))
+        plain = dict(zip(_OF_TABLES, ("gaussian", 10, "all", "auto", *[None] * 5), strict=True))
         if wrong := [name for name in _OF_TABLES if of_table[name] != plain[name]]:
             raise CoterieError(f"{listed(wrong)} {'is' if len(wrong) == 1 else 'are'} for a formula: leave that out.")
         asked = {"test_fraction": test_fraction, "seed": seed, "engine": engine, **net} if model is not None else net
@@ -131,12 +136,13 @@ def advise(
     if splits is None:
         splits = declared(Options)["splits"].default
     how: dict[str, Any] = {"splits": splits, "test_fraction": test_fraction, "seed": seed}
+    how |= {"order_by": order_by, "split_by": split_by}
     table_advice.check_call(model, levels, family, prior, collaborators, within, missing, **how)
     if isinstance(rows, (str, Path)):
         if files.local(rows).is_dir():
             raise CoterieError(f"'{rows}' is a folder, and none of a federation: name a table in it.")
-        rows = read_table(rows, (client, *levels))
-    options = of_table | {"splits": splits, "test_fraction": test_fraction, "seed": seed, "missing": missing}
+        rows = read_table(rows, [name for name in (client, *levels, split_by) if name is not None])
+    options = of_table | how | {"missing": missing}
     return table_advice.advise(rows, model, client, levels, **options)
 
 

@@ -9,20 +9,17 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, overload
 
-import numpy as np
 import pandas as pd
 
-from coterie.data.clients import Clients, mean_weight
-from coterie.data.columns import at_rows
+from coterie.data.clients import mean_weight
 from coterie.data.formula import check_syntax
 from coterie.data.prepare_table import prepare
-from coterie.data.sort_keys import sort_keys
 from coterie.data.table import Table, as_name, as_names
 from coterie.data.table_files import read_table
 from coterie.deployment import federated_fit
 from coterie.deployment.federation_toml import is_federation
 from coterie.errors import CoterieError, listed
-from coterie.evidence.splits import need_groups
+from coterie.evidence.splits import split_keys
 from coterie.files import local
 from coterie.options import declared, shown
 from coterie.relations.network_by_labels import by_position
@@ -337,12 +334,8 @@ def _fitting(df: Any, arguments: dict[str, Any]) -> Fitting:
     formula, client, cluster, offset, weights, order_by, split_by, missing = (arguments[name] for name in names)
     table = Table.of(_read(df, arguments) if isinstance(df, (str, Path)) else df)
     clients, design = prepare(table, formula, client, cluster, options.family, offset, weights, missing)
-    order, groups = _column(table, order_by, "order_by", clients), _column(table, split_by, "split_by", clients)
-    if order is not None and options.splits:
-        order, notes = _ordered(clients, order, str(order_by))
-        clients = replace(clients, notes=(*clients.notes, *notes))
-    if split_by is not None and options.splits:
-        need_groups(clients, groups, split_by)
+    order, groups, notes = split_keys(table, clients, order_by, split_by)
+    clients = replace(clients, notes=(*clients.notes, *notes))
     left_out = LeftOut.of(clients, {name: table[name].series for name in cluster})
     ties = aligned(clients, {name: arguments[name] for name in ("gamma", "lam", "alpha")}, left_out)
     network = None if options.network is None else by_position(clients, options.network, table.frame)
@@ -369,32 +362,3 @@ def _read(path: str | Path, arguments: dict[str, Any]) -> pd.DataFrame:
     frame = read_table(path, [name for name in labels if name is not None], arguments.pop("na_values", None))
     frame.attrs.setdefault("coterie", {})["source"] = str(path)
     return frame
-
-
-def _ordered(clients: Clients, values: Any, name: str) -> tuple[Any, list[str]]:
-    """What rows are sorted by (n,), and what to say of it."""
-    order, note = sort_keys(values, name)
-    notes = [] if note is None else [note]
-    least, most = (f.reduceat(order, clients.starts) for f in (np.minimum, np.maximum))
-    if still := int(((least == most) & (clients.counts > 1)).sum()):
-        notes.append(
-            f"All rows of {still:,} of {len(clients):,} clients ({clients.name}) have the same '{name}': those held "
-            "out are the last in the table."
-        )
-    return order, notes
-
-
-def _column(table: Table, name: str | None, role: str, clients: Clients) -> Any:
-    """A column to split rows by, sorted like the clients' rows."""
-    if name is None:
-        return None
-    table.need([name], role)
-    column = table[name]
-    missing = np.zeros(len(table), dtype=bool)
-    missing[clients.order] = column.missing[clients.order]
-    if missing.any():
-        texts = f", where {column.read_as_missing}" if column.read_as_missing else ""
-        raise CoterieError(
-            f"Column '{name}' has missing values in {at_rows(missing)}{texts}: these cannot be split by it."
-        )
-    return column.series.iloc[clients.order]

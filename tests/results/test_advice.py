@@ -11,6 +11,7 @@ from coterie.data.prepare_table import prepare
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
 from coterie.evidence.splits import split_rows
+from coterie.families import family_named
 from coterie.methods.collaboration.choose_collaborators import choose
 from coterie.methods.collaboration.gradient_metric import around_pooled
 from coterie.methods.problem_and_estimates import GroupedProblem
@@ -86,6 +87,31 @@ def test_held_out_losses_are_those_of_a_literal_loop(table, advice):
     half = student.ppf(0.975, 2) * np.sqrt(gains.var(axis=0, ddof=1) * (1 / 3 + 1 / 3))
     np.testing.assert_allclose(frame["gain_high"] - frame["gain_low"], 2 * half, rtol=1e-3)
     assert advice.evidence.loc["together", "loss_rows"] == pytest.approx(sums[:, 1].sum() / rows.sum(), rel=1e-5)
+
+
+def test_rows_are_held_out_by_order_or_by_groups(table):
+    """The latest rows of each client, once; or whole persons, none of whom is on both sides."""
+    rng = np.random.default_rng(5)
+    df = table.assign(day=rng.permutation(len(table)), person=rng.integers(0, 80, len(table)))
+    later = coterie.advise(df, "y ~ x1", "client", order_by="day", seed=4)
+    for label, rows in df.sort_values("day").groupby("client"):
+        mine = later.clients.loc[label]
+        k = int(mine["test_rows"])
+        first, last = rows[:-k], rows[-k:]
+        theta = np.polyfit(first["x1"], first["y"], 1)
+        assert mine["loss_alone"] == pytest.approx(np.mean((last["y"] - np.polyval(theta, last["x1"])) ** 2), rel=1e-6)
+    clients = prepare(df, "y ~ x1", "client")[0]
+    train = clients.subset(~split_rows(clients, 0.25, 4, order=df["day"].to_numpy()[clients.order]))
+    fed = InProcess(objective(train, "gaussian"), ids=clients.ids)
+    choice = choose(fed, around_pooled(fed, GroupedProblem(ClusterTree(), "gaussian", np.arange(2), None))[1])
+    factor = family_named("gaussian").loss_factor
+    np.testing.assert_allclose(later.clients["predicted_gain"], factor * choice.gain, rtol=1e-9)
+    assert later.settings["order_by"] == "day" and "three splits or more" not in " ".join(later.sentences)
+    apart = coterie.advise(df, "y ~ x1", "client", split_by="person", splits=1, seed=4)
+    test = split_rows(clients, 0.25, 4, 0, groups=df["person"].to_numpy()[clients.order])
+    np.testing.assert_array_equal(apart.clients["test_rows"], np.bincount(clients.codes, test))
+    with pytest.raises(CoterieError, match=names("order_by splits 0")):
+        coterie.advise(df, "y ~ x1", "client", order_by="day", splits=0)
 
 
 def test_sentences_say_who_whether_it_held_and_whom_it_harms(advice):

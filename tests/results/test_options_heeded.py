@@ -45,6 +45,8 @@ ADVICE = {
     "prior": {"prior": 3.0},
     "splits": {"splits": 3},
     "test_fraction": {"test_fraction": 0.5},
+    "order_by": {"order_by": "t"},
+    "split_by": {"split_by": "person"},
     "seed": {"seed": 1},
     "offset": {"offset": "o"},
     "weights": {"weights": "w"},
@@ -146,7 +148,7 @@ def test_an_option_of_advice_changes_something_or_is_refused(option, splits):
     try:
         found = advised(**given)
     except CoterieError as e:
-        assert option == "test_fraction" and not splits and "changes nothing" in str(e)
+        assert option in ("test_fraction", "order_by", "split_by") and not splits and "changes nothing" in str(e)
         return
     plain = advised(splits=splits) if option != "within" else advised(splits=splits, cluster="g")
     assert not all(a.equals(b) for a, b in zip(plain[:2], found[:2], strict=True)) or plain[2] != found[2]

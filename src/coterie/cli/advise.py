@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EXAMPLE = 'Example: coterie advise students.csv --formula "mAch ~ cses" --client school --cluster sector'
 
 _ADVICE = "The advice"
-OPTIONS = o.flags(Columns) | o.flags(FitOptions, "family", "splits", "test_fraction", "seed")
+OPTIONS = o.flags(Columns) | o.flags(FitOptions, "family", "splits", "test_fraction", "order_by", "split_by", "seed")
 OPTIONS |= {name: o.optional(declared(Columns)[name], " A table needs it.") for name in NEEDED}
 OPTIONS |= {
     name: o.flag(replace(one, option=replace(one.option, group=_ADVICE)))

@@ -10,7 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.data.clients import Clients
+from coterie.data.columns import at_rows
 from coterie.data.labels import encode, label_ids
+from coterie.data.sort_keys import sort_keys
+from coterie.data.table import Table
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.numerics.keyed_random import uniform, uniform_rows
@@ -85,6 +88,42 @@ def split_rows(
     take = share(clients.counts, clients.ids, fraction, seed, repeat)
     u = uniform_rows(seed, "split", clients.ids, repeat, clients.counts)
     return _smallest(u, clients.counts, take)
+
+
+def split_keys(
+    table: Table, clients: Clients, order_by: str | None, split_by: str | None
+) -> tuple[Any, Any, list[str]]:
+    """``order`` and ``groups`` of :class:`Splits` from columns of the clients' table, and what to say of them."""
+    order, groups = _column(table, order_by, "order_by", clients), _column(table, split_by, "split_by", clients)
+    if split_by is not None:
+        need_groups(clients, groups, split_by)
+    if order is None:
+        return None, groups, []
+    order, note = sort_keys(order, str(order_by))
+    notes = [] if note is None else [note]
+    least, most = (f.reduceat(order, clients.starts) for f in (np.minimum, np.maximum))
+    if still := int(((least == most) & (clients.counts > 1)).sum()):
+        notes.append(
+            f"All rows of {still:,} of {len(clients):,} clients ({clients.name}) have the same '{order_by}': those "
+            "held out are the last in the table."
+        )
+    return order, groups, notes
+
+
+def _column(table: Table, name: str | None, role: str, clients: Clients) -> Any:
+    """A column to split rows by, sorted like the clients' rows."""
+    if name is None:
+        return None
+    table.need([name], role)
+    column = table[name]
+    missing = np.zeros(len(table), dtype=bool)
+    missing[clients.order] = column.missing[clients.order]
+    if missing.any():
+        texts = f", where {column.read_as_missing}" if column.read_as_missing else ""
+        raise CoterieError(
+            f"Column '{name}' has missing values in {at_rows(missing)}{texts}: these cannot be split by it."
+        )
+    return column.series.iloc[clients.order]
 
 
 def need_groups(clients: Clients, groups: Any, name: str) -> None:

@@ -216,7 +216,8 @@ def _harm(advice: Advice) -> Iterator[str]:
     elif known:
         yield f"{text} ({listed(worse.index)}), but not beyond what splits vary."
     else:
-        yield f"{text} ({listed(worse.index)}); three splits or more would say whether that is chance."
+        more = "one split by order cannot" if advice.settings.get("order_by") else "three splits or more would"
+        yield f"{text} ({listed(worse.index)}); {more} say whether that is chance."
 
 
 def _count(n: int) -> str:

@@ -13,10 +13,10 @@ from coterie.data.clients import Clients
 from coterie.data.formula import check_syntax
 from coterie.data.identifiability import collinear
 from coterie.data.prepare_table import check_choices, prepare
-from coterie.data.table import as_names, to_pandas
+from coterie.data.table import Table, as_names, to_pandas
 from coterie.engines.inprocess import InProcess
 from coterie.errors import CoterieError
-from coterie.evidence.splits import Splits
+from coterie.evidence.splits import Splits, split_keys
 from coterie.evidence.table_comparison import all_splits, each_split
 from coterie.families import family_named
 from coterie.federation import Federation
@@ -25,7 +25,6 @@ from coterie.methods.collaboration.gradient_metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
-from coterie.options import declared
 from coterie.relations.clusters import ClusterTree
 from coterie.results.advice import Advice, measured, of_clients, of_pairs
 from coterie.results.fit_options import Options as FitOptions
@@ -34,12 +33,10 @@ from coterie.runs.run_table_method import STARTING, block_size, objective, run, 
 
 def check_call(
     formula: str, cluster: Any, family: str, prior: Any, collaborators: int, within: str, missing: str, **how: Any
-) -> tuple[Options, dict[str, Any]]:
+) -> tuple[Options, FitOptions]:
     """What advice takes and how rows are held out; a CoterieError for what it refuses without reading a table."""
     asked = Options(prior=prior, collaborators=collaborators, within=within)  # type: ignore[arg-type]
-    held_out = {name: declared(FitOptions)[name].read(value) for name, value in how.items()}
-    if held_out["splits"] == 0 and held_out["test_fraction"] != declared(FitOptions)["test_fraction"].default:
-        raise CoterieError("test_fraction changes nothing where splits is 0: ask for a split, or leave it out.")
+    held_out = FitOptions(family=family, **how)
     if within == "cluster" and not cluster:
         raise CoterieError("Collaborators within a cluster need clusters: name a cluster column (--cluster).")
     check_choices(family, missing)
@@ -59,15 +56,19 @@ def advise(
     splits: int,
     test_fraction: float,
     seed: int,
+    order_by: str | None,
+    split_by: str | None,
     offset: str | None,
     weights: str | None,
     missing: str,
 ) -> Advice:
     """See :func:`coterie.advise`."""
     levels = as_names("cluster", cluster)
-    how = {"splits": splits, "test_fraction": test_fraction, "seed": seed}
+    how = {"splits": splits, "test_fraction": test_fraction, "seed": seed, "order_by": order_by, "split_by": split_by}
     asked, held_out = check_call(formula, levels, family, prior, collaborators, within, missing, **how)
-    clients, _ = prepare(to_pandas(df), formula, client, levels, family, offset, weights, missing)  # type: ignore[arg-type]
+    table = Table.of(to_pandas(df))
+    clients, _ = prepare(table, formula, client, levels, family, offset, weights, missing)  # type: ignore[arg-type]
+    order, groups, notes = split_keys(table, clients, order_by, split_by)
     if (trouble := collinear(clients, sums=True)) is not None:
         raise CoterieError(trouble)
     problem = GroupedProblem(ClusterTree.of(clients), family_named(family), np.arange(clients.X.shape[1]), None)
@@ -76,12 +77,13 @@ def advise(
     choice, _, held = together.fit(clients)
     frame, evidence = of_clients(clients, choice), pd.DataFrame()
     if splits:
-        measured, evidence = _on_holdout(clients, together, Splits(*held_out.values()))
+        measured, evidence = _on_holdout(clients, together, replace(held_out, order=order, groups=groups).hold)
         frame = frame.assign(**measured)
     settings: dict[str, Any] = {"formula": formula, "client": client, "cluster": list(levels), "family": family}
-    settings |= {"collaborators": asked.collaborators, "within": within, **held_out}
+    settings |= {"collaborators": asked.collaborators, "within": within}
+    settings |= {name: getattr(held_out, name) for name in how}
     settings |= {"offset": offset, "weights": weights, "missing": missing}
-    settings |= {"columns": clients.X.shape[1], "prior": held, **choice.about, "notes": list(clients.notes)}
+    settings |= {"columns": clients.X.shape[1], "prior": held, **choice.about, "notes": [*clients.notes, *notes]}
     return Advice(frame, of_pairs(clients, choice), evidence, problem.family.loss, settings)
 
 
@@ -119,11 +121,11 @@ def _on_holdout(clients: Clients, together: Together, splits: Splits) -> tuple[d
 
     Each is fitted on the training rows of every split. A CoterieError without test rows.
     """
-    problem, predicted = together.problem, np.zeros(len(clients))
+    problem, predicted = together.problem, []
 
     def fit(train: Clients) -> Estimates:
         choice, fitted, _ = together.fit(train)
-        predicted[:] += problem.family.loss_factor * choice.gain / splits.count
+        predicted.append(problem.family.loss_factor * choice.gain)
         return fitted
 
     fits = {"local": together.alone, "pooled": lambda train: run("pooled", train, problem, {})[0], "together": fit}
@@ -131,4 +133,4 @@ def _on_holdout(clients: Clients, together: Together, splits: Splits) -> tuple[d
     whole = all_splits(parts)
     if not whole.weight.sum() > 0.0:
         raise CoterieError("No client has a row to spare for a test: ask for predictions only (splits 0).")
-    return measured(parts, splits.fraction, predicted), whole.table
+    return measured(parts, splits.fraction, np.mean(predicted, axis=0)), whole.table
