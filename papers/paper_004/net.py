@@ -1,8 +1,9 @@
 """Section 7: weighted averaging and bias correction of a net, for a main client with few rows and N related clients.
 
 Digits of scikit-learn (8 x 8) under a network 64-32-10, by ``coterie.fit`` as any user would. The main client has 30
-rows to learn from, and so has each collaborator, whose digits are turned by an angle: the relatedness. What counts is
-the main client's accuracy on 500 rows that nobody has seen, and with how many own rows training alone would have it.
+rows to learn from, and so has each collaborator, whose digits are turned by an angle: the relatedness. Or they are as
+the main client's, but with labels that are wrong, or from half of the classes. What counts is the main client's
+accuracy on 500 rows that nobody has seen, and with how many own rows training alone would have it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ ROWS, HELD_OUT, UNSEEN = 40, 0.25, 500
 """Rows of a client, the share of them that ``coterie.fit`` holds out, and the main client's rows for the accuracy."""
 ROUNDS, ETA, BATCH, BETA = 60, 0.5, 10, 0.1
 ANGLES, SIZES, N, USUAL = (0.0, 20.0, 45.0, 90.0), (1, 3, 9, 27), 9, 20.0
+NOISE, SHIFT, WRONG = "noise", "shift", 0.3
+"""Collaborators whose labels are drawn anew with that probability, and those who have five of the ten digits each."""
 HALF = "half"
 METHODS = {"weighted-averaging": "WGA", HALF: "WGA, alpha = 1/2", "bias-correction": "BC", "fedavg": "FedAvg"}
 COLOURS = {"weighted-averaging": BLUE, HALF: PURPLE, "bias-correction": GREEN, "fedavg": ORANGE}
@@ -40,8 +43,8 @@ NOTES = (
     "No theorem of the paper holds for a net; coterie.fit says so in the notes of each result.",
 )
 
-Cell = tuple[str, int, float]
-"""A method, the number of collaborators (own rows in multiples of ``ROWS`` for "local"), and their angle."""
+Cell = tuple[str, int, float | str]
+"""A method, the number of collaborators (own rows in multiples of ``ROWS`` for "local"), and their angle or kind."""
 
 
 def cells(quick: bool) -> list[Cell]:
@@ -49,13 +52,13 @@ def cells(quick: bool) -> list[Cell]:
     if quick:
         return [("local", 1, 0.0), *((method, 3, USUAL) for method in METHODS)]
     alone = [("local", 1, 0.0), *(("local", n + 1, 0.0) for n in SIZES)]
-    related = [(method, N, angle) for angle in ANGLES for method in METHODS]
+    related = [(method, N, angle) for angle in (*ANGLES, NOISE, SHIFT) for method in METHODS]
     more = [(method, n, angle) for n in SIZES if n != N for angle in (0.0, USUAL) for method in METHODS]
     kept = [("weighted-averaging", 0.0), ("weighted-averaging", USUAL), ("bias-correction", USUAL)]
     return alone + related + [cell for cell in more if (cell[0], cell[2]) in kept]
 
 
-def clients(seed: int, collaborators: int, angle: float, rows: int) -> tuple[dict[str, Any], Floats, Any]:
+def clients(seed: int, collaborators: int, angle: float | str, rows: int) -> tuple[dict[str, Any], Floats, Any]:
     """Rows by client, "main" first, and the main client's unseen X and y; more collaborators leave the others' rows."""
     from scipy.ndimage import rotate
     from sklearn.datasets import load_digits
@@ -64,10 +67,17 @@ def clients(seed: int, collaborators: int, angle: float, rows: int) -> tuple[dic
     order = np.random.default_rng(seed).permutation(len(digits.target))
     images, labels = (digits.images[order] / 16.0).astype(np.float32), digits.target[order]
     held = {"main": (_flat(images[UNSEEN : UNSEEN + rows]), labels[UNSEEN : UNSEEN + rows])}
+    others = np.arange(UNSEEN + ROWS, len(labels))
     for i in range(collaborators):
-        at = slice(UNSEEN + (i + 1) * ROWS, UNSEEN + (i + 2) * ROWS)
-        turned = rotate(images[at], angle, axes=(2, 1), reshape=False, order=1) if angle else images[at]
-        held[f"helper {i + 1}"] = (_flat(turned), labels[at])
+        at = others[i * ROWS : (i + 1) * ROWS]
+        if angle == SHIFT:
+            at = others[labels[others] // 5 == i % 2][i // 2 * ROWS : (i // 2 + 1) * ROWS]
+        said, rng = labels[at].copy(), np.random.default_rng([seed, i])
+        if angle == NOISE:
+            said = np.where(rng.random(ROWS) < WRONG, rng.integers(0, 10, ROWS), said)
+        degrees = 0.0 if isinstance(angle, str) else angle
+        turned = rotate(images[at], degrees, axes=(2, 1), reshape=False, order=1) if degrees else images[at]
+        held[f"helper {i + 1}"] = (_flat(turned), said)
     return held, _flat(images[:UNSEEN]), labels[:UNSEEN]
 
 
@@ -124,12 +134,17 @@ def run(settings: Settings) -> Outcome:
     by: dict[Cell, list[float]] = {cell: [] for cell in cells(settings.quick)}
     for seed in seeds:
         for cell, values in by.items():
-            settings.tell(f"seed {seed}: {cell[0]}, {cell[1]}, {cell[2]:g} degrees")
+            settings.tell(f"seed {seed}: {cell[0]}, {cell[1]}, {kind(cell[2])}")
             values.append(accuracy(cell, seed))
     found = Found({cell: np.array(values) for cell, values in by.items()})
-    numbers = {f"{method}, {n}, {angle:g}": values for (method, n, angle), values in found.by.items()}
+    numbers = {f"{method}, {n}, {kind(angle)}": values for (method, n, angle), values in found.by.items()}
     chosen = {"rounds": ROUNDS, "eta": ETA, "batch": BATCH, "beta": BETA, "rows": ROWS, "seeds": list(seeds)}
     return Outcome((related(found), speed_up(found)), partial(draw, found), chosen, numbers, NOTES)
+
+
+def kind(angle: float | str) -> str:
+    """How collaborators differ, in a table."""
+    return angle if isinstance(angle, str) else f"{angle:g}"
 
 
 def interval(values: Iterable[float]) -> str:
@@ -148,7 +163,8 @@ def related(found: Found) -> Table:
     for (method, n, angle), values in found.by.items():
         if method != "local" and n in (N, 3) and (n == N or ("local", 4, 0.0) not in found.by):
             gain = interval(found.gain((method, n, angle)))
-            rows.append((METHODS[method], f"{n}", f"{angle:g}", interval(values), gain, found.rows((method, n, angle))))
+            times = found.rows((method, n, angle))
+            rows.append((METHODS[method], f"{n}", kind(angle), interval(values), gain, times))
     columns = ("method", "N", "angle", "accuracy in %", "over alone", "own rows, times")
     title = "Accuracy of the main client, by how its collaborators' digits are turned"
     return Table(title, columns, tuple(rows), note="Own rows, times: with which training alone is as accurate.")
@@ -161,7 +177,7 @@ def speed_up(found: Found) -> Table:
         if method == "local":
             rows.append(("alone, more own rows", f"{n - 1}", "–", interval(values), f"{n}"))
         elif angle in (0.0, USUAL) and method not in ("fedavg", HALF):
-            rows.append((METHODS[method], f"{n}", f"{angle:g}", interval(values), found.rows((method, n, angle))))
+            rows.append((METHODS[method], f"{n}", kind(angle), interval(values), found.rows((method, n, angle))))
     rows.sort(key=lambda row: (row[0], row[2], int(row[1])))
     columns = ("method", "N", "angle", "accuracy in %", "own rows, times")
     return Table("Linear speed-up would be N + 1 times the rows", columns, tuple(rows))
@@ -171,7 +187,7 @@ def draw(found: Found) -> Figure:
     """Gains over the angle and over N."""
     figure, (left, right) = panels(2, width=4.6, height=3.6)
     for method, colour in COLOURS.items():
-        some = [cell for cell in found.by if cell[0] == method]
+        some = [cell for cell in found.by if cell[0] == method and not isinstance(cell[2], str)]
         along = [cell for cell in some if cell[1] == N], [cell for cell in some if cell[2] == USUAL]
         for ax, at, those in zip((left, right), (2, 1), along, strict=True):
             those = sorted(those, key=lambda cell: cell[1:])

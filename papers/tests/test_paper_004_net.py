@@ -33,6 +33,17 @@ def test_angles_turn_collaborators_only():
     assert not np.allclose(plain["helper 1"][0], turned["helper 1"][0])
 
 
+def test_labels_are_wrong_or_of_half_of_the_digits_at_collaborators_only():
+    plain, noise, shift = (clients(0, 6, kind, ROWS)[0] for kind in (0.0, net.NOISE, net.SHIFT))
+    for name, (rows, labels) in plain.items():
+        np.testing.assert_array_equal(rows, noise[name][0])
+        assert (np.mean(labels != noise[name][1]) > 0.05) == (name != "main")
+    np.testing.assert_array_equal(shift["main"][1], plain["main"][1])
+    assert [sorted(set(shift[f"helper {i + 1}"][1] // 5)) for i in range(6)] == [[0], [1]] * 3
+    every = np.concatenate([rows for rows, _ in shift.values()])
+    assert len({row.tobytes() for row in every}) > 0.98 * len(every)
+
+
 @pytest.mark.parametrize("method", ["local", "weighted-averaging", "bias-correction", "fedavg"])
 def test_the_main_client_learns(method, monkeypatch):
     monkeypatch.setattr(net, "ROUNDS", 15)
