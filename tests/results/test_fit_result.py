@@ -13,7 +13,7 @@ from tests.results import factory
 def test_frames_are_the_models_numbers() -> None:
     result = factory.world().result
     m = result.model
-    assert list(result.global_coefficients.columns) == ["term", "estimate", "std_error"]
+    assert list(result.global_coefficients.columns) == ["term", "estimate", "std_error", "df"]
     np.testing.assert_allclose(result.global_coefficients["std_error"], 0.1)
     assert result.client_coefficients.index.name == "school"
     assert result.client_coefficients.loc[1003, "x"] == m.client[3, 1]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from coterie.results.model import Model
 
 EXAMPLE = "Example: coterie predict model new_students.csv --interval 0.9 --out predictions.csv"
-OPTIONS = o.flags(Prediction, "interval", "missing")
+OPTIONS = o.flags(Prediction, "interval", "interval_of", "missing")
 
 Client = Annotated[
     str | None,

@@ -16,6 +16,7 @@ from coterie.federation import Federation, require_all_replies
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree import variances
 from coterie.methods.tree.penalised_tree import Setup, prepare
+from coterie.methods.tree.variance_uncertainty import explore
 from coterie.methods.tree.variances import State, Variances
 from coterie.relations.covariance import STRUCTURES, Structure
 
@@ -27,6 +28,7 @@ def fit(
     reml: bool = True,
     own: bool = False,
     residual: str = "common",
+    intervals: bool = False,
 ) -> Estimates:
     """Learn the variances and solve the tree under them.
 
@@ -35,7 +37,7 @@ def fit(
     their means. A structure that is named is one of the columns as they are; only "full" does not depend on where a
     column has its zero. For a Gaussian outcome, likelihood is restricted where ``reml``, and ``residual`` may be
     "by-client": a residual variance for each, learned after the structure of D is chosen. ``own``: every finest cluster
-    has its own client variances.
+    has its own client variances. ``intervals``: covariances have what the uncertainty of the variances adds.
     """
     reml = reml and problem.family.has_dispersion
     about = problem.tree, problem.family, problem.personal, problem.intercept, problem.basis
@@ -68,7 +70,9 @@ def fit(
     if residual == "by-client" and problem.family.has_dispersion:
         state, logs = variances.learn_residual_variances(fed, search, state)
     deviance, s, sigma2 = search.evaluate(fed, state.x, state.u)
-    fitted = collect(fed, setup, s, search.factors(state.x)[0], sigma2)
+    L = search.factors(state.x)[0]
+    unsure = explore(fed, search, L, s, sigma2, covariance == "auto") if intervals else None
+    fitted = collect(fed, setup, s, L, sigma2, unsure=unsure)
     units = float(np.log(setup.unit).sum()) if reml else 0.0
     if reml and setup.basis is not None:
         units += float(np.linalg.slogdet(setup.basis.matrix)[1])

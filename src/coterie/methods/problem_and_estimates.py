@@ -12,8 +12,10 @@ from coterie.federation import Federation, PerCluster, require_all_replies
 from coterie.methods.tree.client_work import finish
 from coterie.methods.tree.penalised_tree import Basis, Setup, Solution, per_cluster
 from coterie.methods.tree.sweep import sweep_down
+from coterie.methods.tree.variance_uncertainty import Explored
 from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.relations.clusters import ClusterTree
+from coterie.relations.uncertainty import Uncertainty
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Estimates:
     client_sigma2: Floats | None = None
     log_likelihood: float | None = None
     info: dict[str, Any] = field(default_factory=dict)
+    uncertainty: Uncertainty | None = None  # of the variances, which covariances then have in them
 
 
 def collect(
@@ -76,37 +79,47 @@ def collect(
     sigma2: float,
     C: Floats | None = None,
     needed: bool = False,
+    unsure: Explored | None = None,
     **extra: Any,
 ) -> Estimates:
     """Let every client finish its own parameters, and bring all that may be shown into the units of the table.
 
     C (p, p) is the root's covariance, relative to sigma2; by default the inverse of its curvature. ``needed``: the
-    method cannot do without every client's own numbers, even where the federation leaves them at the sites. ``extra``:
-    what ``solve`` was given.
+    method cannot do without every client's own numbers, even where the federation leaves them at the sites. ``unsure``:
+    what is known of the variances' uncertainty. ``extra``: what ``solve`` was given.
     """
     root = s.positions.at[-1][0]
     C = s.inverse if C is None else C
     placed = sweep_down(setup.tree, s.swept, L[1:], setup.z, root, C, setup.prior(client=False))
     message: dict[str, Any] = {"w": PerCluster(placed.at[0]), "C": PerCluster(placed.cov[0])}
-    scale = pack(np.outer(setup.unit, setup.unit)) * sigma2
+    units = np.outer(setup.unit, setup.unit)
+    scale = pack(units) * sigma2
+    if unsure is not None:
+        scale = pack(units) * unsure.factor
+        extra |= {"sigma2": sigma2, "metric": unsure.metric}
     show = needed or getattr(fed, "reveals", True)
     if not show:
         extra |= {"unit": setup.unit, "origin": setup.raw(np.zeros(setup.p))}
     call = fed.ask if show else fed.total  # of clients that show nothing, none is spoken to alone
     message |= {"z": setup.z, "L": per_cluster(L[0]), "scale": scale, "show": show}
     replies = require_all_replies(call(finish, **message, **extra))
-    own = replies if show else {"theta": np.empty((0, setup.p)), "cov": np.empty((0, len(scale)))}
-    spread = [_spread(setup, Ll, sigma2) for Ll in L]
+    own: Any = replies if show else {"theta": np.empty((0, setup.p)), "cov": np.empty((0, len(scale)))}
+    spread, cov, root_cov, uncertainty = [_spread(setup, Ll, sigma2) for Ll in L], placed.cov, C * units * sigma2, None
+    if unsure is not None:
+        cov = [S * sigma2 + added for S, added in zip(cov, unsure.added, strict=True)]
+        root_cov = full(cov[-1][0]) * units * unsure.factor
+        uncertainty = unsure.in_units(setup, spread, root_cov, own.get("doubt", np.empty(0)))
     return Estimates(
         root=setup.raw(root),
-        root_cov=C * np.outer(setup.unit, setup.unit) * sigma2,
+        root_cov=root_cov,
         nodes=tuple(setup.raw(a) for a in placed.at[:-1]),
-        node_cov=tuple(c * scale for c in placed.cov[:-1]),
+        node_cov=tuple(c * scale for c in cov[:-1]),
         client=setup.raw(own["theta"]),
         client_cov=own["cov"],
         D_client=spread[0],
         D_levels=tuple(d[0] for d in spread[1:]),
         sigma2=sigma2,
+        uncertainty=uncertainty,
     )
 
 
@@ -126,6 +139,7 @@ def in_table(fitted: Estimates, B: Floats) -> Estimates:
         client_cov=packed(fitted.client_cov),
         D_client=B @ fitted.D_client @ B.T,
         D_levels=tuple(B @ D @ B.T for D in fitted.D_levels),
+        uncertainty=None if fitted.uncertainty is None else fitted.uncertainty.turned(B),
     )
 
 

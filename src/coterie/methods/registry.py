@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from coterie.methods.problem_and_estimates import GroupedProblem
 
 LEARNING = ("covariance", "reml", "own", "residual")
-_LEARNS: dict[str, Any] = {"takes": LEARNING, "learns": True}
+_LEARNS: dict[str, Any] = {"takes": (*LEARNING, "intervals"), "learns": True}
 _FLAT: dict[str, Any] = {"flat": True, "clustered": True}
 _SHRINKS: dict[str, Any] = {"takes": STRENGTHS + LEARNING, "learns": True, "asked": True}
 _FAST, _AS_SENT, _LESS_BIAS = {"accelerated": True}, {"corrected": False}, {"corrected": True}

@@ -19,6 +19,7 @@ from coterie.errors import CoterieError
 Floats = npt.NDArray[np.float64]
 
 STRUCTURES = ("isotropic", "two", "diagonal", "full")
+MOST_SETS = 6  # variances of a level that are explored one by one
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,50 @@ class Structure:
         basis, L = self._unframed(self.basis), self._unframed(L)
         phi = np.einsum("aij,gij->ga", basis, L) / np.einsum("aij,aij->a", basis, basis)
         return np.asarray(np.where(self._diagonal & (np.abs(phi) < least), least, phi))
+
+    def sets(self, apart: bool = False) -> npt.NDArray[np.bool_]:
+        """Which of :meth:`axes` (sets, q) have a variance together, each set in turn; many are the first and a rest.
+
+        With ``apart``, each has its own.
+        """
+        support = np.einsum("aii->ai", self._unframed(self.basis)) > 0.0
+        sets = support[support.any(axis=1)]
+        if apart and len(sets):
+            sets = np.eye(support.shape[1], dtype=bool)[support.any(axis=0)]
+        return np.stack([sets[0], sets[1:].any(axis=0)]) if len(sets) > MOST_SETS else sets
+
+    def axes(self, L: Floats) -> tuple[Floats, Floats]:
+        """Directions (g, q, q), as columns, in which deviations are independent, and their variances (g, q)."""
+        plain = self._unframed(L)
+        D = plain @ np.swapaxes(plain, 1, 2)
+        if self.name != "full":
+            return np.broadcast_to(np.eye(D.shape[1]), D.shape), np.einsum("gii->gi", D)
+        values, axes = np.linalg.eigh(D)
+        return axes, np.maximum(values, 0.0)
+
+    def framed(self, axes: Floats) -> Floats:
+        """Directions, or factors, of the coefficients that the structure is of, as those of the coefficients here."""
+        return axes if self.frame is None else np.asarray(self.frame @ axes)
+
+    def stretched(self, L: Floats, rows: npt.NDArray[np.bool_], ratio: Floats, added: Floats) -> Floats:
+        """L (g, q, q) with the variances along ``rows`` (q,) of its axes times a ratio (g,).
+
+        Where they are zero, ``added`` (g,) is added.
+        """
+        axes, variances = self.axes(L)
+        along = np.swapaxes(axes, 1, 2) @ self._unframed(L)
+        along[:, rows] *= np.sqrt(ratio)[:, None, None]
+        if (zero := ~np.any(variances[:, rows] > 0.0, axis=1)).any():
+            along[zero] = np.sqrt(variances[zero] + added[zero, None] * rows)[:, None, :] * np.eye(len(rows))
+        return self.framed(axes @ along)
+
+    def turned(self, L: Floats, pair: tuple[int, int], correlation: float) -> Floats:
+        """L (g, q, q) with a correlation between its deviations along two of its axes."""
+        (i, j), (axes, variances) = pair, self.axes(L)
+        along = np.swapaxes(axes, 1, 2) @ self._unframed(L)
+        share = correlation * np.sqrt(variances[:, j] / variances[:, i])
+        along[:, j] = share[:, None] * along[:, i] + (1.0 - correlation**2) ** 0.5 * along[:, j]
+        return self.framed(axes @ along)
 
     @property
     def _diagonal(self) -> npt.NDArray[np.bool_]:

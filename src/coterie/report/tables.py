@@ -97,14 +97,15 @@ def extremes_table(result: FitResult, limit: int = 8) -> Table:
 
 
 def global_table(result: FitResult, limit: int = 60) -> Table:
-    """Global coefficients with their standard errors."""
+    """Global coefficients with their standard errors, and degrees of freedom where these are known."""
     frame = result.global_coefficients
+    titles = ("term", "estimate", "standard error", "df")[: 4 if np.isfinite(frame["df"]).any() else 3]
     rows = [
-        (words.short(t, 60), words.number(e, 4), words.number(s, 3))
-        for t, e, s in frame.head(limit).itertuples(index=False, name=None)
+        (words.short(t, 60), words.number(e, 4), words.number(s, 3), words.number(df, 3))[: len(titles)]
+        for t, e, s, df in frame.head(limit).itertuples(index=False, name=None)
     ]
     cut = f"The first {limit} of {len(frame):,} terms." if len(frame) > limit else ""
-    return Table("Global coefficients", ("term", "estimate", "standard error"), tuple(rows), note=cut)
+    return Table("Global coefficients", titles, tuple(rows), note=cut)
 
 
 def cluster_table(result: FitResult, limit: int = 20, terms: int = 6) -> Table:

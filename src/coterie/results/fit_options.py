@@ -236,14 +236,21 @@ class Prediction(Checked):
     interval: Annotated[
         float | None,
         Option(
-            "Add lower and upper bounds that hold with this probability. Gaussian: of a new outcome of the "
-            "row's weight; binomial and Poisson: of the mean.",
+            "Add lower and upper bounds that hold with this probability.",
             above=0.0,
             below=1.0,
             what="a probability between 0 and 1, such as 0.9",
             metavar="SHARE",
         ),
     ] = None
+    interval_of: Annotated[
+        Literal["auto", "mean", "outcome"],
+        Option(
+            "Whether bounds are of the mean or of a new outcome of the row's weight. auto: of an outcome for family "
+            "gaussian, of the mean otherwise.",
+            metavar="WHAT",
+        ),
+    ] = "auto"
     type: Annotated[Literal["response", "link"], Option("Means, or linear predictors.")] = "response"
     missing: Annotated[
         Literal["error", "empty"],

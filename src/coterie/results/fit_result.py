@@ -20,10 +20,11 @@ from coterie.errors import CoterieError, nearest
 from coterie.families import family_named
 from coterie.numerics.arrays import Floats
 from coterie.relations.covariance import at_means
+from coterie.relations.uncertainty import degrees_of_freedom, mean_over_scale
 from coterie.results import saved_fit
 from coterie.results.fit_options import Prediction
 from coterie.results.model import Model
-from coterie.results.predict import Missing, Nodes, Scale, notes_of, predict_rows, read_rows, too_large
+from coterie.results.predict import IntervalOf, Missing, Nodes, Scale, notes_of, predict_rows, read_rows, too_large
 
 GROUPED = ("network", "training")
 """Records of a model that may tell groups of clients."""
@@ -123,9 +124,20 @@ class FitResult:
 
     @cached_property
     def global_coefficients(self) -> pd.DataFrame:
-        """Columns term, estimate, std_error: the root, and the columns that all clients share."""
-        sd = np.sqrt(np.maximum(np.diag(self.model.root_cov), 0.0))
-        return pd.DataFrame({"term": list(self.model.terms), "estimate": self.model.root, "std_error": sd})
+        """Columns term, estimate, std_error, df: the root, and the columns that all clients share.
+
+        An interval is ``estimate`` plus and minus ``std_error`` times a quantile of Student's t with ``df`` degrees of
+        freedom. They are infinite where variances count as known: then the normal quantile is meant.
+        """
+        m = self.model
+        variance = np.maximum(np.diag(m.root_cov), 0.0)
+        relative = np.zeros(len(variance))
+        if m.uncertainty is not None:
+            spread = np.square(np.einsum("njj->nj", m.uncertainty.root)).sum(axis=0)
+            relative = spread / np.square(np.where(variance > 0.0, variance, 1.0))
+        sd = np.sqrt(variance / mean_over_scale(relative))
+        columns = {"term": list(m.terms), "estimate": m.root, "std_error": sd}
+        return pd.DataFrame({**columns, "df": degrees_of_freedom(relative)})
 
     @cached_property
     def cluster_coefficients(self) -> pd.DataFrame:
@@ -202,7 +214,12 @@ class FitResult:
         return pd.DataFrame(rows, columns=columns).astype({"sd": np.float64, "cov": np.float64})
 
     def predict(
-        self, df: Any, interval: float | None = None, type: Scale = "response", missing: Missing = "error"
+        self,
+        df: Any,
+        interval: float | None = None,
+        type: Scale = "response",
+        missing: Missing = "error",
+        interval_of: IntervalOf = "auto",
     ) -> pd.DataFrame:
         """Predict the rows of a table.
 
@@ -215,16 +232,20 @@ class FitResult:
         df : DataFrame
             pandas or polars.
         interval : float, optional
-            Probability that the interval holds, such as 0.9. Gaussian: an interval for a new outcome, from the
-            uncertainty of the coefficients, the residual variance and, for clients never seen, the variances of the
-            levels that are not known. Where the fit had weights, the residual variance is that of the row's own, if the
-            table has their column, else that of a row of mean weight. Binomial and Poisson: for the mean, without the
-            outcome's own noise.
+            Probability that the interval holds, such as 0.9. It has the uncertainty of the coefficients and, where they
+            are learned, of the variances; for clients never seen, also how far clients and clusters differ.
         type : {"response", "link"}, default "response"
             Means, or linear predictors.
         missing : {"error", "empty"}, default "error"
             What to do with rows that have missing, infinite or non-numeric values in a column that is used, or a
             level that the fit has not seen: raise, or leave their predictions empty (NaN) and say why in ``source``.
+
+        interval_of : {"auto", "mean", "outcome"}, default "auto"
+            Whether the interval is of the row's mean or of a new outcome, which has its own noise besides; "auto" is
+            "outcome" for family "gaussian", else "mean". Where the fit had weights, a Gaussian outcome's variance is
+            that of the row's own, if the table has their column, else that of a row of mean weight. Of binomial and
+            Poisson outcomes it is the shortest interval that holds with at least the probability; its ends belong to
+            it.
 
         Returns
         -------
@@ -239,10 +260,17 @@ class FitResult:
         Raises
         ------
         CoterieError
-            For columns that are not there, for rows that cannot be predicted unless `missing` is "empty", and for an
-            interval that is no probability.
+            For columns that are not there, for rows that cannot be predicted unless `missing` is "empty", for an
+            interval that is no probability, and for one of binomial or Poisson outcomes on the scale of the link.
         """
-        asked = Prediction(interval, type, missing)
+        asked = Prediction(interval, interval_of, type, missing)
+        family = family_named(self.model.family)
+        outcome = family.has_dispersion if interval_of == "auto" else interval_of == "outcome"
+        if interval is not None and outcome and type == "link" and not family.has_dispersion:
+            raise CoterieError(
+                f"Outcomes of family {family} have no interval on the scale of the link: take type='response' or "
+                "interval_of='mean'."
+            )
         table = Table.of(df)
         df = table.frame
         m = self.model
@@ -253,8 +281,8 @@ class FitResult:
             )
         X, offset, why, reasons = read_rows(table, self.design, m.terms, self.offset, missing)
         clusters = {v.name: df[v.name] for v in m.levels if v.name in df.columns}
-        weights, weighing = self._weights(table) if interval is not None else (1.0, [])
-        a = predict_rows(m, X, df[m.client_name], clusters, offset, asked.interval, type, weights)
+        weights, weighing = self._weights(table) if interval is not None and outcome else (1.0, [])
+        a = predict_rows(m, X, df[m.client_name], clusters, offset, asked.interval, type, weights, outcome)
         why, reasons, endless = too_large(a, why, reasons, missing)
         source = pd.Categorical.from_codes(
             np.where(why < 0, a.level, len(a.names) + why), categories=pd.Index([*a.names, *reasons])
@@ -269,7 +297,7 @@ class FitResult:
         if self.design is not None and (why >= 0).any():
             found = {c: table[c].read_as_missing for c in self.design.columns}
             notes += [f"In '{c}' {texts}, which was read as missing." for c, texts in found.items() if texts]
-        if interval is not None and not family_named(m.family).has_dispersion:
+        if interval is not None and not outcome:
             notes.append("The intervals are for the mean, not for a new outcome.")
         out.attrs["notes"] = notes
         return out

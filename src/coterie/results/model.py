@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from coterie.data.clients import Level
 from coterie.numerics.arrays import Floats, Ints
+from coterie.relations.uncertainty import Uncertainty
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +41,8 @@ class Model:
     sigma2: float = 1.0  # residual variance (1 for families without one)
     client_sigma2: Floats | None = None  # (m,): that of every client, where each has its own; sigma2 is then their mean
     info: dict[str, Any] = field(default_factory=dict)  # what was chosen and how the run went; plain JSON values
+    # of learned variances: what it adds is in the covariances; None where they are taken as known
+    uncertainty: Uncertainty | None = None
 
     @property
     def varies(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -19,9 +18,12 @@ from coterie.data.table import Table
 from coterie.errors import CoterieError
 from coterie.families import Family, family_named
 from coterie.numerics.arrays import Bools, Floats, Ints, pack
+from coterie.relations.uncertainty import half_widths, mean_over_scale
 from coterie.results.model import Model
+from coterie.results.outcomes import outcome_interval
 
 Scale = Literal["response", "link"]
+IntervalOf = Literal["auto", "mean", "outcome"]
 
 _BLOCK = 1 << 15  # rows at a time, so that gathered coefficients stay in cache
 
@@ -99,6 +101,25 @@ class Nodes:
                 level[here] = at + 1
         return level, place, int(moved.sum())
 
+    @cached_property
+    def doubt(self) -> tuple[Floats, ...]:
+        """Relative variances (k,) of each level's covariances; zero where variances are taken as known."""
+        u = self.model.uncertainty
+        if u is None:
+            return tuple(np.zeros(len(c)) for c in self.coefficients)
+        return (u.client, *u.nodes[: len(self.levels)], np.zeros(1))
+
+    def directions(self, level: int) -> Floats:
+        """Packed (n, P): those in which the covariance of who hangs, unknown, on a node may be another one.
+
+        For the root they are those of its own covariance too, beside which the relative variance is zero.
+        """
+        u, P = self.model.uncertainty, pack(self.model.root_cov).size
+        if u is None:
+            return np.empty((0, P))
+        own = [u.root] if level == len(self.names) - 1 else [np.zeros_like(u.root)]
+        return pack(np.stack([*own, *u.levels[:level]]).sum(axis=0))
+
     def below(self, level: int) -> Floats | None:
         """Packed covariance (1 or k, P) of an unknown client around a node of this level; None where nothing is known.
 
@@ -109,12 +130,14 @@ class Nodes:
             return None
         if level == 0:
             return np.zeros((1, pack(m.root_cov).size))
-        D = m.D_client
+        D, more = m.D_client, (np.zeros(1),) * (len(m.D_levels) + 1)
+        if m.uncertainty is not None:
+            D, more = D + m.uncertainty.more[0], m.uncertainty.more
         if len(D) > 1 and level > 1:
             sizes = np.bincount(self.parents[0], minlength=len(D))
             D = np.average(D, axis=0, weights=sizes)[None]
-        for upper in m.D_levels[: level - 1]:
-            D = D + upper
+        for upper, extra in zip(m.D_levels[: level - 1], more[1:], strict=False):
+            D = D + upper + extra
         return pack(D)
 
 
@@ -139,19 +162,21 @@ def predict_rows(
     interval: float | None = None,
     type: Scale = "response",
     weights: Floats | float = 1.0,
+    outcome: bool | None = None,
 ) -> Answers:
     """Predict rows X (n, p) of a design matrix, in the order of ``model.terms``; (n, p - 1) where 1 is the first.
 
     ``clients`` are labels (n,), of which missing ones count as never seen; ``clusters`` are labels by level name, and
     the finest known one answers for clients never seen. ``offset`` is added to the linear predictor, and ``weights``
-    (n,) are relative to the mean of the fitted rows. The others are as in ``FitResult.predict``. A CoterieError for
-    intervals of a model without covariances.
+    (n,) are relative to the mean of the fitted rows. ``outcome``: whether intervals are of outcomes or of means; None
+    for what is usual in the family. The others are as in ``FitResult.predict``. A CoterieError for intervals of a model
+    without covariances.
     """
-    nodes, mean = Nodes(model), family_named(model.family).mean
+    nodes, family = Nodes(model), family_named(model.family)
+    outcome = family.has_dispersion if outcome is None else outcome
     level, place, moved = nodes.locate(clients, clusters or {})
     eta = np.empty(len(X))
-    variance = None if interval is None else np.empty(len(X))
-    z = 0.0 if interval is None else NormalDist().inv_cdf(0.5 + interval / 2.0)
+    variance = None if interval is None else np.empty((2, len(X)))
     for at in range(len(nodes.names)):
         here = np.flatnonzero(level == at)
         if len(here):
@@ -159,13 +184,21 @@ def predict_rows(
     if offset is not None:
         eta += offset
     lower = upper = None
-    if variance is not None:
-        half = z * np.sqrt(variance + _residual(model, level == 0, place) / weights)
-        lower, upper = eta - half, eta + half
-        if type == "response":
-            lower, upper = mean(lower), mean(upper)
+    if variance is not None and interval is not None:
+        if outcome and family.has_dispersion:
+            noise, doubt = _residual(model, level == 0, place)
+            noise = noise / weights
+            variance[0] += noise
+            variance[1] += doubt * noise
+        if outcome and not family.has_dispersion:
+            lower, upper = outcome_interval(family, eta, variance[0], interval)
+        else:
+            half = half_widths(interval, *variance)
+            lower, upper = eta - half, eta + half
+            if type == "response":
+                lower, upper = family.mean(lower), family.mean(upper)
     if type == "response":
-        eta = mean(eta)
+        eta = family.mean(eta)
     return Answers(eta, level, nodes.names, lower, upper, moved)
 
 
@@ -247,17 +280,18 @@ def slips(name: str, values: Any, known: Labels) -> list[str]:
     return [f"The {name} {first!r} was never seen: did you mean {meant!r}?{rest}"]
 
 
-def _residual(model: Model, seen: Any, place: Ints) -> Floats | float:
-    """Variance of a new outcome around its mean; 0 for families whose intervals are for the mean."""
-    if not family_named(model.family).has_dispersion:
-        return 0.0
+def _residual(model: Model, seen: Any, place: Ints) -> tuple[Floats | float, float]:
+    """Mean variance of a new Gaussian outcome around its mean, and the standard deviation of it over its mean."""
+    doubt = 0.0 if model.uncertainty is None else model.uncertainty.residual
+    factor = float(mean_over_scale(doubt))
     if model.client_sigma2 is None:
-        return model.sigma2
-    return np.where(seen, model.client_sigma2[np.where(seen, place, 0)], model.sigma2)
+        return model.sigma2 * factor, doubt**0.5
+    own = np.where(seen, model.client_sigma2[np.where(seen, place, 0)], model.sigma2)
+    return own * factor, doubt**0.5
 
 
 def _fill(nodes: Nodes, at: int, X: Floats, rows: Ints, place: Ints, eta: Floats, variance: Floats | None) -> None:
-    """Linear predictor, and its variance, of the rows that one level answers."""
+    """Linear predictor of the rows that one level answers, its variance and the standard deviation of that, (2, n)."""
     table, packed, below = nodes.coefficients[at], nodes.covariances[at], None
     if variance is not None:
         if packed is None:
@@ -278,12 +312,16 @@ def _fill(nodes: Nodes, at: int, X: Floats, rows: Ints, place: Ints, eta: Floats
         if variance is None or packed is None:
             continue
         if below is None:
-            variance[block] = np.nan
+            variance[:, block] = np.nan
             continue
         V = packed[node] + (below if len(below) == 1 else below[node])
         with np.errstate(over="ignore", invalid="ignore"):  # x'Vx that overflows is infinite, and so said
-            spread = np.einsum("np,np->n", x[:, i] * x[:, j] * twice, V)
-        variance[block] = np.maximum(np.where(np.isnan(spread) & np.isfinite(V[:, 0]), np.inf, spread), 0.0)
+            square = x[:, i] * x[:, j] * twice
+            spread = np.einsum("np,np->n", square, V)
+            doubt = np.linalg.norm(square @ nodes.directions(at).T, axis=1)
+            doubt += np.einsum("np,np->n", square, packed[node]) * np.sqrt(nodes.doubt[at][node])
+        spread = np.maximum(np.where(np.isnan(spread) & np.isfinite(V[:, 0]), np.inf, spread), 0.0)
+        variance[:, block] = spread, np.where(np.isfinite(doubt), doubt, 0.0)
 
 
 Missing = Literal["error", "empty"]

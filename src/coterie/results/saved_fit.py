@@ -11,6 +11,7 @@ import numpy as np
 from coterie import __version__
 from coterie.errors import CoterieError
 from coterie.families import FAMILIES
+from coterie.relations.uncertainty import Uncertainty
 from coterie.results.model import Model
 from coterie.results.saved_values import Form, Shelf, packed, unpack
 
@@ -51,7 +52,7 @@ def load(path: Path, cls: Any) -> Any:
     """A FitResult, which is ``cls``, from the directory `path`; see :func:`coterie.load`."""
     try:
         document = _document(path)
-        parts = {"FitResult": cls, "Model": Model}
+        parts = {"FitResult": cls, "Model": Model, "Uncertainty": Uncertainty}
         result = unpack("FitResult", "result", document["result"], MODEL.shelf(path, document), parts)
         if result.design is not None and result.design.terms != result.model.terms:
             raise ValueError("its formula does not have its terms")
@@ -122,6 +123,13 @@ def _sound(model: Model) -> bool:
         *((v, (k, P)) for v, k in zip(model.node_cov, sizes, strict=False)),
         *((D, (p, p)) for D in model.D_levels),
     ]  # fmt: skip
+    if (u := model.uncertainty) is not None:
+        ways = len(u.root) if u.root.ndim else 0
+        floats += [(u.root, (ways, p, p)), *((G, (ways, p, p)) for G in u.levels), (u.client, (m,))]
+        floats += [(D, (len(D) if D.ndim else 0, p, p)) for D in u.more]
+        floats += [(v, (k,)) for v, k in zip(u.nodes, sizes, strict=False)]
+        if len(u.levels) != n + 1 or len(u.more) != n + 1 or len(u.nodes) != n:
+            return False
     whole = [(model.clusters, m), (model.personal, len(model.personal)), *zip(below[1:], sizes, strict=True)]
     return (
         model.family in FAMILIES

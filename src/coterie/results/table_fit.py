@@ -72,7 +72,7 @@ class Fitting:
                 f"{untested:,} held-out row{'s' * (untested > 1)} of all splits were not tested: terms are learned "
                 "from a split's training rows alone, whose range does not hold these rows."
             )
-        fitted, ledger = self.fit(name, problem, clients)
+        fitted, ledger = self.fit(name, problem, clients, intervals=True)
         if "network" in fitted.info:
             fitted.info["network"] |= described(clients, problem, options.network or {}, fitted.info["network"])
         if options.network is not None and not FITTED[name].networked:
@@ -88,10 +88,12 @@ class Fitting:
             more["client_gains"] = evidence.by_client(clients, best)
         return result_of(name, clients, problem, fitted, options, self.settings, **more)
 
-    def fit(self, name: str, problem: GroupedProblem, clients: Clients) -> tuple[Estimates, dict[str, float]]:
-        """One method on some of the rows, and what it cost."""
+    def fit(
+        self, name: str, problem: GroupedProblem, clients: Clients, intervals: bool = False
+    ) -> tuple[Estimates, dict[str, float]]:
+        """One method on some of the rows, and what it cost; ``intervals``: they are wanted."""
         hold = self.options.hold.inside(self.clients, clients)
-        options = self.options.learning | {"rounds": self.options.rounds_of(name)}
+        options = self.options.learning | {"rounds": self.options.rounds_of(name), "intervals": intervals}
         if (corrected := FITTED[name].corrected) is not None:
             options["rounds"] = resolved(clients, problem, options["rounds"], corrected, hold)
         tried: list[tuple[float, float]] = []

@@ -73,7 +73,7 @@ def fit(
         notes.append(f"Shared, because no client varies in them: {', '.join(shared)}.")
 
     def result(name: str) -> FitResult:
-        fitted = every[name].fit(fed)
+        fitted = every[name].fit(fed, intervals=True)
         ledger = {k: sum(f.ledger.as_dict()[k] for f in feds) for k in fed.ledger.as_dict()}
         columns = {"formula": task["formula"], "client": clients.name, "cluster": clusters_of(task)}
         made = result_of(
@@ -155,10 +155,11 @@ class Asked:
         """Whether it asks clients one by one."""
         return bool(self.method.rounds) or self.method.intercept
 
-    def fit(self, fed: Any) -> Estimates:
-        """What it finds over a federation."""
+    def fit(self, fed: Any, intervals: bool = False) -> Estimates:
+        """What it finds over a federation; ``intervals``: they are wanted."""
         fed = Unclustered(fed) if self.method.flat and fed.clients.k > 1 else fed
-        return self.method.fit(fed, self.problem, **self.given)  # type: ignore[no-any-return]
+        more = {"intervals": True} if intervals and "intervals" in self.method.takes else {}
+        return self.method.fit(fed, self.problem, **self.given, **more)  # type: ignore[no-any-return]
 
     def alone(self, fed: Any) -> Estimates:
         """Of a main client's method: models of clients' own rows under its prior."""

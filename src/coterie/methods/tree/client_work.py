@@ -129,18 +129,26 @@ def finish(
     origin: Floats | None = None,
     free: bool = False,
     prior: Floats | None = None,
+    sigma2: float = 1.0,
+    metric: Floats | None = None,
 ) -> Reply:
     """Every client solves for its own parameters, and keeps them.
 
     It replies them (m, p) and their posterior covariances (m, P), taken to the table's units by ``scale`` (P,), to an
     owner of all the data (``show``). Otherwise it keeps them in the units of the table, as "coefficients" (``origin +
-    unit * theta``) and "cov".
+    unit * theta``) and "cov". With a ``metric`` (P,) of sizes, covariances have what uncertain variances add, and
+    their relative variances are the client's "doubt".
     """
     theta, S = unfold(site, L, z, w, C, free_scale(site, z, free, client_scale), prior)
     site.state["theta"] = theta
+    doubt: Reply = {}
+    if metric is not None:
+        S = S * sigma2 + site.state["added"]
+        size = S @ metric
+        doubt["doubt"] = site.state["doubt"] / np.where(size > 0.0, size, 1.0) ** 2
     S *= scale
     if show or unit is None or origin is None:
-        return {"theta": theta, "cov": S} if show else {}
+        return {"theta": theta, "cov": S, **doubt} if show else {}
     site.state["coefficients"], site.state["cov"] = origin + unit * theta, S
     return {}
 

@@ -1,0 +1,205 @@
+"""How uncertain the variances of a fitted tree are, and what follows for every node: see ``relations.uncertainty``.
+
+Each variance is moved to two more points, the others at their estimates. The restricted deviance there says how likely
+they are; the tree, solved anew, where every node then is and how surely. Clients keep at home what they would be, and
+add up what follows. For GLMs w moves too, by a Newton step of Laplace's deviance, and is integrated out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.federation import Federation, PerCluster, Site, require_all_replies, work
+from coterie.methods.tree.client_work import Reply, unfold
+from coterie.methods.tree.marginal_likelihood import Deviance, gaussian, independent, laplace, slopes
+from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster
+from coterie.methods.tree.sweep import Positions, sweep_down
+from coterie.methods.tree.variance_axes import Axis, axes
+from coterie.numerics.arrays import Floats, Ints, full
+from coterie.relations.uncertainty import Uncertainty, directions, size_metric, widened
+
+MOST_COLUMNS, DIFFERENCE = 12, 0.1  # of w whose curvature is measured, and by a step of so many standard deviations
+
+
+@dataclass(frozen=True)
+class Point:
+    """The tree solved at some variances: what is taken from it, in the units in which it is solved."""
+
+    deviance: float  # restricted
+    L: list[Floats]
+    s: Solution
+    sigma2: float
+    placed: Positions
+
+    def level(self, k: int) -> tuple[Floats, Floats]:
+        """Values and covariances of a level's clusters; the root is the last."""
+        return self.placed.at[k], self.placed.cov[k] * self.sigma2
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What is not known of variances, in the units in which a tree is solved; what clients add is kept by them."""
+
+    root: Floats  # (n, p, p) as in `Uncertainty`
+    levels: list[Floats]  # (n, q, q)
+    more: list[Floats]  # (g, q, q)
+    added: list[Floats]  # (k_l, P) what it adds to the covariances of each level's clusters, and last of the root
+    nodes: list[Floats]  # (k_l,) relative variances of the clusters' covariances
+    metric: Floats  # (P,) of sizes of packed covariances
+    dof: float  # of the residual variance
+
+    @property
+    def factor(self) -> float:
+        """The mean of the residual variance over its estimate."""
+        return self.dof / (self.dof - 2.0) if np.isfinite(self.dof) else 1.0
+
+    def in_units(self, setup: Setup, D: list[Floats], root: Floats, client: Floats) -> Uncertainty:
+        """The same in the units of the table, of D (g, p, p) and the root's covariance there."""
+        units, z = np.outer(setup.unit, setup.unit) * self.factor, setup.z
+        residual = 2.0 / (self.dof - 4.0)
+
+        def whole(G: Floats) -> Floats:
+            out = np.zeros((len(G), setup.p, setup.p))
+            out[:, z[:, None], z] = G
+            return out * units
+
+        more = tuple(whole(m) + (self.factor - 1.0) * Dl for m, Dl in zip(self.more, D, strict=True))
+        means = [(Dl + m).mean(axis=0)[None] * residual**0.5 for Dl, m in zip(D, more, strict=True)]
+        return Uncertainty(
+            root=np.concatenate([self.root * units, root[None] * residual**0.5]),
+            levels=tuple(np.concatenate([whole(G), m]) for G, m in zip(self.levels, means, strict=True)),
+            more=more,
+            nodes=tuple(n + residual for n in self.nodes),
+            client=client + residual,
+            residual=residual,
+        )
+
+
+@work
+def keep_estimate(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: float) -> Reply:
+    """Every client keeps its estimate and its covariance, and nothing yet that uncertain variances add."""
+    theta, S = unfold(site, L, z, w, C)
+    site.state["estimate"], site.state["variance"] = theta, S * sigma2
+    site.state["added"], site.state["doubt"] = np.zeros_like(S), np.zeros(len(S))
+    return {}
+
+
+@work
+def keep_aside(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: float) -> Reply:
+    """Every client keeps what it would be at an axis's second point."""
+    theta, S = unfold(site, L, z, w, C)
+    site.state["aside"], site.state["variance aside"] = theta, S * sigma2
+    return {}
+
+
+@work
+def add_axis(
+    site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: float, weights: Floats, metric: Floats
+) -> Reply:
+    """Every client adds what an axis says, of which the tree is solved at the third point."""
+    theta, S = unfold(site, L, z, w, C)
+    state, own = site.state, weights if len(weights) == 1 else weights[site.clusters]
+    here, aside = (state["estimate"], state["variance"]), (state["aside"], state["variance aside"])
+    added, doubt = widened(here, aside, (theta, S * sigma2), own, metric)
+    state["added"], state["doubt"] = state["added"] + added, state["doubt"] + doubt
+    return {}
+
+
+def explore(fed: Federation, search: Deviance, L: list[Floats], s: Solution, sigma2: float, chosen: bool) -> Explored:
+    """What is not known of variances L and sigma2, at which ``s`` is solved; rows may have ``chosen`` the structure."""
+    setup = search.setup
+    turn = _turn(fed, setup, L, s)
+    if not setup.family.is_quadratic:
+        s = laplace(fed, setup, L, s.positions.at[-1][0], s.positions.u)[1]
+    scores, _ = slopes(fed, setup, L, s, sigma2, s.inverse)
+    here = _point(setup, L, s, turn)
+    metric = size_metric(setup.standard)
+    _tell(fed, setup, keep_estimate, here)
+    added = [np.zeros_like(c) for c in here.placed.cov]
+    doubt = [np.zeros(len(c)) for c in added]
+    D = [np.einsum("gij,gkj->gik", Ll, Ll) * sigma2 for Ll in L]
+    more, G = [np.zeros_like(Dl) for Dl in D], [list[Floats]() for _ in [*D, 0]]
+    for axis in axes(setup.z, search.structures, L, s.swept.A, scores, chosen):
+        one = _at(fed, search, here, axis, 1, turn)
+        _tell(fed, setup, keep_aside, one)
+        two = _at(fed, search, here, axis, 2, turn)
+        rise = np.array([one.deviance, two.deviance]) - here.deviance
+        if not np.isfinite(rise).all():
+            continue
+        weights = axis.weights(rise)
+        _tell(fed, setup, add_axis, two, weights=per_cluster(weights), metric=metric)
+        mean = weights.mean(axis=0, keepdims=True)
+        for k in range(len(added)):
+            each = weights if k == 0 and len(weights) == len(added[0]) else mean
+            extra, square = widened(here.level(k), one.level(k), two.level(k), each, metric)
+            added[k], doubt[k] = added[k] + extra, doubt[k] + square
+        root = [full(at.level(-1)[1][0]) for at in (here, one, two)]
+        G[-1].append(directions(root[1] - root[0], root[2] - root[0], mean[0]))
+        for k, Dk in enumerate(D):
+            D1, D2 = (np.einsum("gij,gkj->gik", at.L[k], at.L[k]) * at.sigma2 - Dk for at in (one, two))
+            each = weights if len(weights) == len(Dk) else mean
+            more[k] += each[:, 0, None, None] * D1 + each[:, 1, None, None] * D2
+            G[k].append(directions(D1.mean(axis=0), D2.mean(axis=0), mean[0]))
+    if not setup.family.is_quadratic:  # clients go back to where the estimate has them
+        laplace(fed, setup, L, s.positions.at[-1][0], s.positions.u)
+    q, p = len(setup.z), setup.p
+    stacked = [np.concatenate([np.zeros((0, k, k)), *g]) for g, k in zip(G, [q] * len(D) + [p], strict=True)]
+    sizes = [(here.level(k)[1] + more_here) @ metric for k, more_here in enumerate(added)]
+    relative = [x / np.where(size > 0.0, size, 1.0) ** 2 for x, size in zip(doubt, sizes, strict=True)]
+    dof = max(setup.dof(True), 5.0) if setup.family.has_dispersion else np.inf
+    return Explored(stacked[-1], stacked[:-1], more, added, relative[:-1], metric, dof)
+
+
+def _at(fed: Federation, search: Deviance, here: Point, axis: Axis, k: int, turn: Floats) -> Point:
+    """The tree at another point of an axis."""
+    setup, L = search.setup, list(here.L)
+    L[axis.level] = axis.moved(search.structures[axis.level], L[axis.level], k)
+    if setup.family.is_quadratic:
+        return _point(setup, L, gaussian(fed, setup, L, True)[1], turn)
+    w, u = here.s.positions.at[-1][0], here.s.positions.u
+    _, s, _ = laplace(fed, setup, L, w, u)
+    if np.isfinite(s.value):
+        _, slope = slopes(fed, setup, L, s, 1.0, 0.0 * s.inverse)
+        _, s, _ = laplace(fed, setup, L, w - 0.5 * turn @ s.inverse @ turn.T @ slope, s.positions.u)
+    return _point(setup, L, s, turn)
+
+
+def _point(setup: Setup, L: list[Floats], s: Solution, turn: Floats) -> Point:
+    """A solved tree with the root's uncertainty, w integrated out."""
+    w, A = s.positions.at[-1][0], full(s.swept.A[-1][0])
+    kept = independent(A)
+    deviance, sigma2 = s.value + s.logdet + float(np.linalg.slogdet(A[np.ix_(kept, kept)])[1]), 1.0
+    if setup.family.is_quadratic:
+        dof, value = setup.dof(True), setup.residual(s.value)
+        deviance, sigma2 = deviance - s.value + dof * np.log(value), value / dof
+    placed = sweep_down(setup.tree, s.swept, L[1:], setup.z, w, turn @ s.inverse @ turn.T)
+    return Point(deviance, L, s, sigma2, placed)
+
+
+def _turn(fed: Federation, setup: Setup, L: list[Floats], s: Solution) -> Floats:
+    """Takes the inverse curvature of w and all deviations to the covariance of w in Laplace's likelihood, (p, p).
+
+    That is by differences of its exact gradient. For a Gaussian outcome they are one.
+    """
+    if setup.family.is_quadratic or setup.p > MOST_COLUMNS:
+        return np.eye(setup.p)
+    root = np.linalg.cholesky(s.inverse)
+    w, u, none = s.positions.at[-1][0], s.positions.u, np.zeros_like(s.inverse)
+    _, base = slopes(fed, setup, L, s, 1.0, none)
+    H = np.empty_like(root)
+    for j in range(setup.p):  # in standard deviations
+        _, there, _ = laplace(fed, setup, L, w + DIFFERENCE * root[:, j], u)
+        H[:, j] = root.T @ (slopes(fed, setup, L, there, 1.0, none)[1] - base) / (2.0 * DIFFERENCE)
+    values, vectors = np.linalg.eigh(0.5 * (H + H.T))
+    values = np.clip(np.where(np.isfinite(values), values, 1.0), 0.25, 4.0)
+    return np.asarray(root @ (vectors / np.sqrt(values)) @ vectors.T @ np.linalg.inv(root))
+
+
+def _tell(fed: Federation, setup: Setup, what: Any, at: Point, **more: Any) -> None:
+    """Let every client solve for its own parameters at a point."""
+    sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(at.L[0]), "sigma2": at.sigma2}
+    sent |= {"w": PerCluster(at.placed.at[0]), "C": PerCluster(at.placed.cov[0])}
+    require_all_replies(fed.total(what, **sent, **more))

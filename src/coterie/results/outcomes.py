@@ -1,0 +1,65 @@
+"""Intervals of outcomes that are counted: the shortest whose mass, over what is not known of the mean, is enough."""
+
+from __future__ import annotations
+
+from math import ceil, exp, floor, lgamma, log, sqrt
+from statistics import NormalDist
+
+import numpy as np
+
+from coterie.families import Family
+from coterie.numerics.arrays import Floats, kernel
+
+NODES, LIGHT = 32, 1e-6  # at which a linear predictor is integrated, but for those of so little mass
+SOME, MANY = 20.0, 1e5  # means above which counts are as good as continuous: where nodes lie far apart, and always
+
+
+def outcome_interval(family: Family, eta: Floats, variance: Floats, probability: float) -> tuple[Floats, Floats]:
+    """Lower and upper ends (n,) for linear predictors (n,) with these variances; NaN where one is not finite.
+
+    Outcomes 0 and 1 have one value for an interval where it alone is likely enough, else both.
+    """
+    t, mass = np.polynomial.hermite_e.hermegauss(NODES)
+    t, mass = t[mass > LIGHT], mass[mass > LIGHT]
+    mass /= mass.sum()
+    if family.two_classes:
+        one = np.full(len(eta), 0.0)
+        for node, weight in zip(t, mass, strict=True):
+            one += weight * family.mean(eta + node * np.sqrt(variance))
+        ends = np.stack([one >= probability, 1.0 - one < probability]).astype(np.float64)
+    else:
+        ends = np.empty((2, len(eta)))
+        many = (eta > log(MANY)) | ((eta > log(SOME)) & (eta + np.log(np.maximum(variance, 1e-300)) > log(16.0)))
+        _shortest(np.where(many, np.nan, eta), np.sqrt(variance), t, mass, probability, ends)
+        width = NormalDist().inv_cdf(0.5 + probability / 2.0) * np.sqrt(variance[many] + np.exp(-eta[many]))
+        ends[:, many] = np.floor(family.mean(eta[many] - width)), np.ceil(family.mean(eta[many] + width))
+    ends[:, ~np.isfinite(eta + variance)] = np.nan
+    return ends[0], ends[1]
+
+
+@kernel
+def _shortest(eta: Floats, sd: Floats, t: Floats, mass: Floats, probability: float, ends: Floats) -> None:
+    """The shortest intervals of Poisson counts that hold the probability, over nodes of the linear predictor."""
+    for r in range(len(eta)):
+        if not (eta[r] + sd[r] < 30.0):
+            continue
+        low, high = exp(eta[r] + sd[r] * t[0]), exp(min(eta[r] + sd[r] * t[-1], 15.0))
+        first = int(max(0.0, floor(low - 8.0 * sqrt(low) - 10.0)))
+        density = np.zeros(int(ceil(high + 8.0 * sqrt(high) + 20.0)) + 1 - first)
+        for j in range(len(t)):
+            mean = exp(min(eta[r] + sd[r] * t[j], 15.0))
+            k = int(max(0.0, floor(mean - 8.0 * sqrt(mean) - 10.0)))
+            term = exp(k * log(mean) - mean - lgamma(k + 1.0)) * mass[j]
+            while k <= mean + 8.0 * sqrt(mean) + 20.0:
+                density[k - first] += term
+                k += 1
+                term *= mean / k
+        start, held, best, at = 0, 0.0, len(density) - 1, 0
+        for k in range(len(density)):
+            held += density[k]
+            while held - density[start] >= probability:
+                held -= density[start]
+                start += 1
+            if held >= probability and k - start < best:
+                best, at = k - start, start
+        ends[0, r], ends[1, r] = first + at, first + at + best
