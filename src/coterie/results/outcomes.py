@@ -45,7 +45,7 @@ def _shortest(eta: Floats, sd: Floats, t: Floats, mass: Floats, probability: flo
             continue
         low, high = exp(eta[r] + sd[r] * t[0]), exp(min(eta[r] + sd[r] * t[-1], 15.0))
         first = int(max(0.0, floor(low - 8.0 * sqrt(low) - 10.0)))
-        density = np.zeros(int(ceil(high + 8.0 * sqrt(high) + 20.0)) + 1 - first)
+        density = np.zeros(ceil(high + 8.0 * sqrt(high) + 20.0) + 1 - first)
         for j in range(len(t)):
             mean = exp(min(eta[r] + sd[r] * t[j], 15.0))
             k = int(max(0.0, floor(mean - 8.0 * sqrt(mean) - 10.0)))

@@ -1,5 +1,7 @@
 """What uncertain variances add to covariances, against dense matrices and integrals; and what is known exactly."""
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -113,7 +115,7 @@ def literal_weights(nu, S, s2, v):
 
     def mean(f):
         pieces = [s2, *(x for x in (S / nu / 2, S / nu, 4 * S / nu, 40 * S / nu) if s2 < x < top), top]
-        return sum(quad(lambda x: f(x) * density(x), a, b, epsrel=1e-9)[0] for a, b in zip(pieces, pieces[1:]))  # noqa: B905
+        return sum(quad(lambda x: f(x) * density(x), *ends, epsrel=1e-9)[0] for ends in pairwise(pieces))
 
     total = mean(lambda x: 1.0)
     one = np.array([mean(lambda x, j=j: at(x)[j]) for j in range(2)]) / total
@@ -138,7 +140,13 @@ def test_weights_of_a_correlation_are_normal_moments():
 
 @pytest.mark.parametrize(
     ("family", "covariance"),
-    [("gaussian", "diagonal"), ("gaussian", "full"), ("gaussian", "isotropic"), ("binomial", "two"), ("poisson", "two")],
+    [
+        ("gaussian", "diagonal"),
+        ("gaussian", "full"),
+        ("gaussian", "isotropic"),
+        ("binomial", "two"),
+        ("poisson", "two"),
+    ],
 )
 def test_covariances_are_those_of_dense_matrices(family, covariance, monkeypatch):
     t = table(5, family, COUNTS, parents=PARENTS, offset=True, scale=np.array([1.0, 2.0]))
