@@ -37,12 +37,10 @@ def unsure(model, seed=0):
 def one_row(model, x, client, sector, interval, outcome):
     """The literal twin: one row, whole matrices."""
     u = model.uncertainty
-    client_at, sector_at = (
-        np.flatnonzero(labels == v) for labels, v in ((model.labels, client), (model.levels[0].labels, sector))
-    )
+    client_at, sector_at = np.flatnonzero(model.labels == client), np.flatnonzero(model.levels[0].labels == sector)
     D = [model.D_client[0] + u.more[0][0], model.D_levels[0] + u.more[1][0]]
     if len(client_at):
-        theta, V, below, ways = model.client[client_at[0]], full(model.client_cov[client_at[0]]), 0.0, 0.0
+        theta, V, below, ways = model.client[client_at[0]], full(model.client_cov[client_at[0]]), 0.0, []
         doubt = u.client[client_at[0]] ** 0.5
     elif len(sector_at):
         theta, V = model.nodes[0][sector_at[0]], full(model.node_cov[0][sector_at[0]])
@@ -50,11 +48,7 @@ def one_row(model, x, client, sector, interval, outcome):
     else:
         theta, V, below, ways, doubt = model.root, model.root_cov, D[0] + D[1], u.root + sum(u.levels), 0.0
     variance = x @ (V + below) @ x
-    sd = (
-        (x @ V @ x) * doubt + np.sqrt(sum((x @ G @ x) ** 2 for G in np.atleast_3d(ways)))
-        if np.ndim(ways)
-        else (x @ V @ x) * doubt
-    )
+    sd = (x @ V @ x) * doubt + sum((x @ G @ x) ** 2 for G in ways) ** 0.5
     if outcome:
         mean = model.sigma2 * stats.t(4 + 2 / u.residual).var()
         variance, sd = variance + mean, sd + mean * u.residual**0.5
@@ -69,7 +63,7 @@ def test_uncertain_variances_make_students_intervals(outcome):
     rng = np.random.default_rng(1)
     n = 30
     X = np.column_stack([np.ones(n), rng.normal(size=n)])
-    clients = np.where(np.arange(n) % 3 == 0, model.labels[np.arange(n) % 12], "nobody")
+    clients = np.where(np.arange(n) % 3 == 0, model.labels[np.arange(n) % 12], -1)
     sectors = np.where(np.arange(n) % 3 == 1, model.levels[0].labels[np.arange(n) % 3], "nowhere")
     found = predict_rows(model, X, clients, {model.levels[0].name: sectors}, interval=0.8, outcome=outcome)
     expected = [one_row(model, x, c, s, 0.8, outcome) for x, c, s in zip(X, clients, sectors, strict=True)]
