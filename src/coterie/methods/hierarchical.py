@@ -73,10 +73,6 @@ def fit(
     L = search.factors(state.x)[0]
     unsure = explore(fed, search, L, s, sigma2, covariance == "auto") if intervals else None
     fitted = collect(fed, setup, s, L, sigma2, unsure=unsure)
-    units = float(np.log(setup.unit).sum()) if reml else 0.0
-    if reml and setup.basis is not None:
-        units += float(np.linalg.slogdet(setup.basis.matrix)[1])
-    constant = setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if problem.family.has_dispersion else 0.0)
     info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
     info |= {"iterations": state.iteration, "reml": reml, "own": own}
     if problem.single_rows:
@@ -91,7 +87,15 @@ def fit(
         each = require_all_replies(fed.ask(variances.residual_variance))["v"] * sigma2
         fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
         info |= {"residual": residual, "status": state.status}
-    return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + units - constant, info=info)
+    return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + in_table_units(setup, reml), info=info)
+
+
+def in_table_units(setup: Setup, reml: bool) -> float:
+    """What a log-likelihood has beside minus half of the deviance, in the units of the table."""
+    units = float(np.log(setup.unit).sum()) if reml else 0.0
+    if reml and setup.basis is not None:
+        units += float(np.linalg.slogdet(setup.basis.matrix)[1])
+    return units - (setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if setup.family.has_dispersion else 0.0))
 
 
 def mean_weights(setup: Setup, intercept: int) -> list[float]:
