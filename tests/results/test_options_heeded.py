@@ -53,6 +53,7 @@ ADVICE = {
     "missing": {"missing": "drop"},
 }
 PREDICTION = {"interval": {"interval": 0.8}, "type": {"type": "link"}, "missing": {"missing": "empty"}}
+PREDICTION |= {"interval_of": {"interval": 0.8, "interval_of": "outcome"}}
 FREE = {"formula", "client", "method", "splits", "strengths", "order", "groups", "methods", "each"}
 FREE |= {"cluster", "missing", "seed"}  # of what some methods rightly see nothing, whatever the rows
 NEEDED = {"given-strengths": {"gamma": 0.7}, "similarity-network": {"network": {"edges": EDGES[1:], "lam": 0.01}}}

@@ -119,6 +119,8 @@ def test_counts_have_no_interval_on_the_scale_of_the_link():
         world.result.predict(world.table, 0.9, type="link", interval_of="outcome")
     with pytest.raises(CoterieError, match=names("interval_of outcome")):
         world.result.predict(world.table, 0.9, interval_of="means")
+    with pytest.raises(CoterieError, match=names("interval_of interval 0.9")):
+        world.result.predict(world.table, interval_of="mean")
 
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial"])

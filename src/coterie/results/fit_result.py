@@ -265,6 +265,8 @@ class FitResult:
         """
         asked = Prediction(interval, interval_of, type, missing)
         family = family_named(self.model.family)
+        if interval is None and interval_of != "auto":
+            raise CoterieError("interval_of says what an interval is of: give interval too, such as 0.9 (--interval).")
         outcome = family.has_dispersion if interval_of == "auto" else interval_of == "outcome"
         if interval is not None and outcome and type == "link" and not family.has_dispersion:
             raise CoterieError(

@@ -15,12 +15,13 @@ import numpy as np
 from coterie.federation import Federation, PerCluster, Site, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, unfold
 from coterie.methods.tree.marginal_likelihood import Deviance, gaussian, independent, laplace, slopes
-from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster
-from coterie.methods.tree.sweep import Positions, sweep_down
+from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, solve
+from coterie.methods.tree.sweep import Positions, place, sweep_down
 from coterie.methods.tree.variance_axes import Axis, axes
 from coterie.numerics.arrays import Floats, Ints, full
 from coterie.relations.uncertainty import Uncertainty, directions, size_metric, widened
 
+MANY_ROWS = 10  # of a client for each of its coefficients, from which an approximation is no other
 MOST_COLUMNS, DIFFERENCE = 12, 0.1  # of w whose curvature is measured, and by a step of so many standard deviations
 
 
@@ -112,7 +113,7 @@ def explore(fed: Federation, search: Deviance, L: list[Floats], s: Solution, sig
     """What is not known of variances L and sigma2, at which ``s`` is solved; rows may have ``chosen`` the structure."""
     setup = search.setup
     turn = _turn(fed, setup, L, s)
-    if not setup.family.is_quadratic:
+    if not setup.family.is_quadratic and not _many_rows(fed, setup):
         s = laplace(fed, setup, L, s.positions.at[-1][0], s.positions.u)[1]
     scores, _ = slopes(fed, setup, L, s, sigma2, s.inverse)
     here = _point(setup, L, s, turn)
@@ -160,6 +161,8 @@ def _at(fed: Federation, search: Deviance, here: Point, axis: Axis, k: int, turn
     if setup.family.is_quadratic:
         return _point(setup, L, gaussian(fed, setup, L, True)[1], turn)
     w, u = here.s.positions.at[-1][0], here.s.positions.u
+    if _many_rows(fed, setup):
+        return _point(setup, L, solve(fed, setup, L, start=place(setup.tree, w, L[1:], setup.z, u)), turn)
     _, s, _ = laplace(fed, setup, L, w, u)
     if np.isfinite(s.value):
         _, slope = slopes(fed, setup, L, s, 1.0, 0.0 * s.inverse)
@@ -179,12 +182,17 @@ def _point(setup: Setup, L: list[Floats], s: Solution, turn: Floats) -> Point:
     return Point(deviance, L, s, sigma2, placed)
 
 
+def _many_rows(fed: Federation, setup: Setup) -> bool:
+    """Whether clients have so many rows that Laplace's likelihood has its w where the joint mode is."""
+    return setup.rows >= MANY_ROWS * len(fed.clients) * len(setup.z)
+
+
 def _turn(fed: Federation, setup: Setup, L: list[Floats], s: Solution) -> Floats:
     """Takes the inverse curvature of w and all deviations to the covariance of w in Laplace's likelihood, (p, p).
 
     That is by differences of its exact gradient. For a Gaussian outcome they are one.
     """
-    if setup.family.is_quadratic or setup.p > MOST_COLUMNS:
+    if setup.family.is_quadratic or setup.p > MOST_COLUMNS or _many_rows(fed, setup):
         return np.eye(setup.p)
     root = np.linalg.cholesky(s.inverse)
     w, u, none = s.positions.at[-1][0], s.positions.u, np.zeros_like(s.inverse)
