@@ -33,6 +33,8 @@ SENT = f"{OURS}, tv:2"
 HEADS = "network of data, heads"
 FREE = "network of data, free heads"
 WARMED = "network of FedPer's heads, heads"
+OWN = (OURS, SENT, HEADS)
+"""Those whose gains are told."""
 WARM = 3
 """FedPer has one round in so many before the network of its heads."""
 UNSEEN = 10
@@ -71,8 +73,9 @@ class Sites:
 
 
 CHOICE = (
-    "Every method's step size and penalty are the best of seven settings on sites of another seed (003/steps); the "
-    "networks of features, of models and with tv:2 take what was chosen for that of data."
+    "Every method's step size and penalty are the best of seven settings on sites of another seed (003/steps); "
+    "networks of other spaces, with tv:2 and with free heads take what was chosen for that of data, the network of "
+    "FedPer's heads what was chosen for that of heads."
 )
 Setting = Mapping[str, float]
 
@@ -151,13 +154,16 @@ def trials(own: Sequence[str], body: Sequence[str]) -> dict[str, Trial]:
     }
 
 
-COPIES = ("network of features, all layers", "network of models, all layers", SENT)
-"""Those that take what was chosen for ours."""
+COPIES = {
+    **dict.fromkeys(("network of features, all layers", "network of models, all layers", SENT, FREE), OURS),
+    WARMED: HEADS,
+}
+"""Those that take what was chosen for another."""
 
 
 def settled(some: Mapping[str, Trial], chosen: Mapping[str, Setting]) -> dict[str, Trial]:
     """Trials with what was chosen for each."""
-    return {name: trial.at(chosen[OURS if name in COPIES else name]) for name, trial in some.items()}
+    return {name: trial.at(chosen[COPIES.get(name, name)]) for name, trial in some.items()}
 
 
 Judge = Callable[[TrainingResult, Sites, int], Trained]
@@ -189,14 +195,14 @@ def compared(
 
 
 def table(title: str, found: TrainingComparison, score: str) -> Table:
-    """Scores of held-out images, what ours gains over each, and the megabytes that were sent."""
-    rows = []
+    """Scores of held-out images, what ours gain over each, and the megabytes that were sent."""
+    rows, shown = [], [ours for ours in OWN if ours in found.runs]
     for name, runs in found.runs.items():
-        gain = "–" if name == OURS else triple(found.interval(OURS, name))
+        gains = ["–" if name == ours else triple(found.interval(ours, name)) for ours in shown]
         sent = np.mean([[r.ledger["bytes_up"], r.ledger["bytes_down"]] for r in runs], axis=0) / 1e6
         moved = "–" if name in ("local", "pooled") else f"{sent[0]:.2f}, {sent[1]:.2f}"
-        rows.append((name, triple(found.interval(name)), gain, f"{found.interval(name, what='loss')[0]:.3f}", moved))
-    columns = ("method", f"{score} (95%)", f"gain of the {OURS} (95%)", "loss", "MB up, down")
+        rows.append((name, triple(found.interval(name)), *gains, f"{found.interval(name, what='loss')[0]:.3f}", moved))
+    columns = ("method", f"{score} (95%)", *(f"gain of the {ours} (95%)" for ours in shown), "loss", "MB up, down")
     return Table(title, columns, tuple(rows), texts=1)
 
 
@@ -212,8 +218,8 @@ def numbers(found: TrainingComparison) -> dict[str, Any]:
             "score": [run.scores.judged(found.rule) for run in runs],
             "sites": [run.labels for run in runs],
             "loss": [run.scores.loss for run in runs],
-            "interval": found.interval(name),
-            "gain of ours": None if name == OURS else found.interval(OURS, name),
+            "interval": list(found.interval(name)),
+            "gains": {ours: list(found.interval(ours, name)) for ours in OWN if ours in found.runs and ours != name},
             "setting": {k: str(v) for k, v in runs[0].setting.items()},
             "bytes_up": [run.ledger["bytes_up"] for run in runs],
             "bytes_down": [run.ledger["bytes_down"] for run in runs],
@@ -260,9 +266,22 @@ def outcome(
         link = sent(first, net, some, rounds, seeds[0])
     images = {"sites": len(first.group), "training images": first.each - HELD_OUT}
     chosen = {"seeds": seeds, "rounds": rounds, "steps": STEPS, **images}
-    title = f"{of}: {score} of held-out images, {GROUPS * EACH} sites, {len(seeds)} seeds"
+    return drawn_up(of, score, found, link, chosen, notes)
+
+
+def drawn_up(
+    of: str,
+    score: str,
+    found: TrainingComparison,
+    link: Mapping[str, Mapping[str, float]],
+    chosen: Mapping[str, Any],
+    notes: Sequence[str],
+) -> Outcome:
+    """Tables, figure and numbers of runs."""
+    title = f"{of}: {score} of held-out images, {chosen['sites']} sites, {len(chosen['seeds'])} seeds"
     tables = (table(title, found, score), sent_table(link))
-    return Outcome(tables, partial(picture, found, of, score), chosen, numbers(found) | {"link": link}, tuple(notes))
+    every = numbers(found) | {"link": dict(link)}
+    return Outcome(tables, partial(picture, found, of, score), chosen, every, tuple(notes))
 
 
 def picture(found: TrainingComparison, of: str, score: str) -> Figure:

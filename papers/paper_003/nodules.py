@@ -24,16 +24,14 @@ OWN, BODY = ("head*",), ("body*",)
 NET = Torch("nodule_detector", grid_loss, args={"channels": [4, 8, 8]}, clip=1.0, batched=True)
 CHOSEN = {
     "local": {"eta": 0.35},
-    "pooled": {"eta": 0.5},
-    "FedAvg": {"eta": 0.5},
+    "pooled": {"eta": 0.35},
+    "FedAvg": {"eta": 0.25},
     "FedPer": {"eta": 1.0},
     "Ditto": {"eta": 1.0, "lam": 0.03},
     "told the groups: all layers": {"eta": 0.7},
     "told the groups: heads": {"eta": 1.0},
     "network of data, all layers": {"eta": 0.25, "lam": 0.1},
     "network of data, heads": {"eta": 1.0, "lam": 0.03},
-    "network of data, free heads": {"eta": 0.5, "lam": 0.1},
-    "network of FedPer's heads, heads": {"eta": 0.5, "lam": 0.1},
 }
 """By ``003/steps``."""
 NOTES = (

@@ -33,8 +33,6 @@ CHOSEN = {
     "told the groups: heads": {"eta": 1.0},
     "network of data, all layers": {"eta": 1.0, "lam": 0.1},
     "network of data, heads": {"eta": 1.0, "lam": 0.1},
-    "network of data, free heads": {"eta": 1.0, "lam": 0.1},
-    "network of FedPer's heads, heads": {"eta": 1.0, "lam": 0.1},
 }
 """By ``003/steps``."""
 NOTES = (
