@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 
 NOTES = 20  # notes on its data that are taken from a site at most
+_LABELS = "iufbU"  # kinds of arrays that name clients and clusters
+_KINDS = {"ids": "u", "clusters": "iu", "weights": "iuf", "counts": "iu", "labels": _LABELS}
+_MOST = 2**53  # rows, and what is counted of them
 
 
 class Transport(Protocol):
@@ -127,7 +130,7 @@ class Remote(Coordinator):
     The sites keep their state under the name of the ``run``. ``task`` is what they are to prepare from their data; None
     where they are prepared already. ``policy``, ``journal``, ``watch`` and ``secure`` are as for
     :class:`~coterie.engines.coordinator.Coordinator`. ``participants`` are all clients with their labels, clusters and
-    sizes, which ``need`` may refuse before anything is kept; ``away`` are the sites that take no part, and why.
+    sizes; ``away`` are the sites that take no part, and why. ``need`` makes of what a site tells why it can take none.
 
     BelowQuorum if too few sites answer; a CoterieError if a client is at two sites, or sites disagree on clusters.
     """
@@ -143,7 +146,7 @@ class Remote(Coordinator):
         journal: str | Path | None = None,
         watch: Callable[[Exchanged], None] | None = None,
         secure: Secure | None = None,
-        need: Callable[[Participants], None] = lambda _: None,
+        need: Callable[[Mapping[str, Any]], str | None] = lambda _: None,
     ) -> None:
         names, policy = sorted(transport.sites), policy or Policy()
         twice = [name for name, count in Counter(names).items() if count > 1]
@@ -165,8 +168,8 @@ class Remote(Coordinator):
                     raise ValueError
                 participants = Participants.of(told)
         else:
-            told = self._open(names, opening, policy)
-            need(participants := Participants.of(told))
+            told = self._open(names, opening, policy, need)
+            participants = Participants.of(told)
         if path is not None and not path.exists():  # what does not fit together may be put right, and is not kept
             checkpoint.write(path, wire.pieces([[opening, names], told]))
         for name in names:
@@ -179,7 +182,9 @@ class Remote(Coordinator):
         super().__init__(participants.roster, participants.sites, names=list(told), **running)  # type: ignore[arg-type]
         self._beside = {"run": run}
 
-    def _open(self, names: list[str], opening: dict[str, Any], policy: Policy) -> dict[str, Any]:
+    def _open(
+        self, names: list[str], opening: dict[str, Any], policy: Policy, need: Callable[[Mapping[str, Any]], str | None]
+    ) -> dict[str, Any]:
         """What the sites tell of their clients, by name."""
         from coterie import __version__
 
@@ -193,12 +198,14 @@ class Remote(Coordinator):
         versions = {s: t["info"].get("version", __version__) for s, t in told.items()}
         other = {s: f"it has coterie {v}, and the coordinator {__version__}: install one" for s, v in versions.items()}
         retry.leave_out({s: text for s, text in other.items() if versions[s] != __version__}, told)
+        retry.leave_out({s: why for s, t in told.items() if (why := need(t))}, told)
         for t in told.values():
-            t["info"]["notes"] = [shortened(str(note)) for note in t["info"].get("notes", [])[:NOTES]]
-        self.away = dict(retry.troubles)
-        if retry.troubles and (policy.min_clients == "all" or not told):
+            t["info"]["notes"] = [shortened(note) for note in t["info"].get("notes", [])[:NOTES]]
+        self.away, clients = dict(retry.troubles), sum(len(t["ids"]) for t in told.values())
+        if retry.troubles and (policy.min_clients == "all" or not told or clients < policy.min_clients):
             who, why = listed(retry.troubles), reasons(retry.troubles)
-            text = f"{who} cannot take part ({why}). Nothing was begun: put that right, and run again."
+            short = "" if policy.min_clients == "all" else f", and {clients:,} clients are left"
+            text = f"{who} cannot take part ({why}){short}. Nothing was begun: put that right, and run again."
             raise BelowQuorum(text) if retry.late else Refused(text)
         return {names[s]: t for s, t in told.items()}
 
@@ -218,11 +225,18 @@ class Remote(Coordinator):
 
 
 def _tells(answer: Mapping[str, Any]) -> bool:
+    """Whether an answer says who is there, each part of it in the kind that a site has it in."""
     levels, info, ids = answer.get("levels"), answer.get("info"), answer.get("ids")
     if not (isinstance(levels, list) and isinstance(info, dict) and isinstance(ids, np.ndarray) and ids.ndim == 1):
         return False
-    said = answer.get("name", ""), info.get("version", "")
-    if not (isinstance(info.get("notes", []), list) and all(isinstance(text, str) for text in said)):
+    notes, names, least = info.get("notes", []), info.get("levels", [""] * len(levels)), info.get("min_group", 0)
+    if not (isinstance(notes, list) and isinstance(names, list) and len(names) == len(levels)):
         return False
-    others = [*(answer.get(name) for name in ("clusters", "weights", "counts", "labels")), *levels]
-    return all(isinstance(a, np.ndarray) and a.shape == ids.shape for a in others)
+    said = answer.get("name", ""), info.get("version", ""), *notes, *names
+    if not (all(isinstance(text, str) for text in said) and type(least) is int and 0 <= least < _MOST):
+        return False
+    parts = [(answer.get(name), kinds) for name, kinds in _KINDS.items()] + [(level, _LABELS) for level in levels]
+    if not all(isinstance(a, np.ndarray) and a.shape == ids.shape and a.dtype.kind in kinds for a, kinds in parts):
+        return False
+    weights, counts = answer["weights"], answer["counts"]
+    return bool(np.all((weights >= 0) & (weights < np.inf)) and np.all((counts >= 0) & (counts < _MOST)))

@@ -58,7 +58,8 @@ def read(data: bytes | None, request: Mapping[str, Any]) -> dict[str, Any] | Rep
         return ReplyFault("late", "was asked something later, by another process of the coordinator", reply["late"])
     for name, kind, text in _TROUBLES:
         if name in reply:
-            return ReplyFault(kind, f"{text}{shortened(str(reply[name]), LONGEST)}")
+            said = reply[name] if isinstance(reply[name], str) else "it does not say what"
+            return ReplyFault(kind, f"{text}{shortened(said, LONGEST)}")
     if request["kind"] in ("ask", "total"):
         if not _answers(reply, request):
             return ReplyFault("broken", "its answer belongs to another request")

@@ -8,7 +8,7 @@ import pytest
 
 import coterie
 from coterie.api import compared
-from coterie.deployment import secure_sum_setup
+from coterie.deployment import logs, secure_sum_setup
 from coterie.deployment.coordinator.run import run
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.logs import read_status
@@ -146,6 +146,8 @@ def test_a_method_that_a_site_does_not_answer_is_left_out_and_named(tmp_path):
     asked = {"methods": ["hierarchical", "ditto"], "splits": 1}
     home = begin(coordinator, "run", {"program": "compare", "task": SCHOOLS, "options": asked, "seed": 3})
     run(transport(homes), coordinator, "run")
+    numbers = [entry["exchange"] for entry in logs.read(home / logs.LOG) if "exchange" in entry]
+    assert numbers == [*range(1, read_status(home)["exchange"] + 1)]  # one count for the splits and the fit of the best
     there = coterie.load(home / "result")
     assert list(there.comparison.index) == ["local", "pooled", "hierarchical"], "\n".join(there.notes)
     assert any("Left out: ditto" in note and "disclosure" in note for note in there.notes)

@@ -177,7 +177,7 @@ def disclosable(fed: Remote) -> tuple[bool, bool]:
     """Whether all sites will speak of every cluster that they have, and of every client: ``min_group`` allows it."""
     groups = clients = True
     for name, rows in zip(fed.names, fed.sites, strict=True):
-        least = int(fed.participants.info[name].get("min_group", 0))
+        least = fed.participants.info[name].get("min_group", 0)
         covers, at = fed.participants.counts[rows], fed.clients.clusters[rows]
         present = np.unique(at, return_inverse=True)[1]
         groups &= bool(np.all(np.bincount(present, covers) >= least))

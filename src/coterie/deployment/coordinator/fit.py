@@ -16,8 +16,7 @@ from coterie.deployment.coordinator import identifiability
 from coterie.deployment.coordinator.comparison import Comparing
 from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.schema import Schema, clusters_of, design_of
-from coterie.engines.policy import Refused
-from coterie.engines.remote_federation import Participants, Remote
+from coterie.engines.remote_federation import Remote
 from coterie.errors import CoterieError, listed
 from coterie.evidence.selection import resolved
 from coterie.families import DEFAULT
@@ -200,20 +199,20 @@ def settled(program: RunConfig, schema: Schema, seed: int) -> tuple[dict[str, An
     return given, options, design_of(schema, task)
 
 
-def need_rows(participants: Participants) -> None:
-    """Refused where a site's answer says that clients have too few rows for it to tell of them, as it would at the end.
+def need_rows(told: Mapping[str, Any]) -> str | None:
+    """Why a site takes no part whose clients have too few rows for it to tell of them, as it would say at the end.
 
     A site tells its ``min_group``, and of clients with fewer rows no more than that they are such.
     """
-    for (site, info), rows in zip(participants.info.items(), participants.sites, strict=True):
-        few = rows[participants.counts[rows] < (least := int(info.get("min_group", 0)))]
-        if len(few):
-            who = listed([f"'{participants.labels[i]}'" for i in few])
-            raise Refused(
-                f"Site '{site}' tells nothing of clients with fewer than {least} rows (min_group), and a fit asks for "
-                f"every client's model: {who} {'has' if len(few) == 1 else 'have'} fewer. Name another client "
-                "column, or none, so that every site is a client, or let the owner join their rows with others'."
-            )
+    few = told["labels"][told["counts"] < (least := told["info"].get("min_group", 0))]
+    if not len(few):
+        return None
+    who = listed([f"'{label}'" for label in few])
+    return (
+        f"it tells nothing of clients with fewer than {least} rows (min_group), and a fit asks for every client's "
+        f"model: {who} {'has' if len(few) == 1 else 'have'} fewer; name another client column, or none, so that every "
+        "site is a client, or let the owner join their rows with others'"
+    )
 
 
 def _chosen(name: str, options: Options) -> str | None:

@@ -169,10 +169,9 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
 
     def opened(part: str = "", **task: Any) -> Remote:
         """The federation of the run, or of a part of it, whose exchanges are counted on."""
-        before = sum(fed.number for fed in feds)
 
         def watch(event: Exchanged) -> None:
-            log(replace(event, number=before + event.number))
+            log(replace(event, number=event.number + sum(other.number for other in feds if other is not fed)))
             log.quarantine({site: why for fed in feds for site, why in fed.quarantined.items()})
 
         fed = Remote(
