@@ -171,7 +171,7 @@ def advice_table(advice: Advice, limit: int = 8) -> Table:
             columns.append(("predicted gain", _fixed(frame["predicted_gain"], places)))
         columns.append(("measured gain", with_interval(frame, "gain", _with(places))))
         columns += [(title, _fixed(frame[loss], places)) for loss, title in losses.items()]
-        note += f" Mean held-out {advice.loss}; gains over being alone, with 95% intervals over splits."
+        note += f" Mean held-out {advice.loss}; gains over being alone, with 95% intervals over {advice.repeats}."
     title = "With whom to collaborate" if by == "speedup" else "Who gains by collaborating"
     return Table.of(title, columns, note=note.strip())
 

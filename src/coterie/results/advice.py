@@ -68,6 +68,11 @@ class Advice:
             )
         return found + list(self.settings.get("notes", []))
 
+    @property
+    def repeats(self) -> str:
+        """What intervals are over: splits of a table's rows, or seeds of nets."""
+        return "seeds" if "method" in self.settings else "splits"
+
     def document(self) -> dict[str, Any]:
         """All of it as what :func:`coterie.results.saved_values.plain` takes; :meth:`from_document` reads it."""
         frames = {"clients": self.clients.reset_index(), "weights": self.weights, "evidence": self.evidence}
@@ -208,15 +213,15 @@ def _harm(advice: Advice) -> Iterator[str]:
         yield f"No client did worse with {whom} than alone."
         return
     sure = frame[frame["gain_high"] < 0.0].sort_values("gain")
-    known = int(frame["gain_high"].notna().sum())
+    known, times = int(frame["gain_high"].notna().sum()), advice.repeats
     text = f"{_count(len(worse))} did worse with {whom.removeprefix('its ')} than alone"
     if len(sure):
-        text += f", {len(sure):,} beyond what splits vary ({listed(sure.index)}); of {known:,} intervals about "
+        text += f", {len(sure):,} beyond what {times} vary ({listed(sure.index)}); of {known:,} intervals about "
         yield f"{text}{0.025 * known:.0f} would be by chance."
     elif known:
-        yield f"{text} ({listed(worse.index)}), but not beyond what splits vary."
+        yield f"{text} ({listed(worse.index)}), but not beyond what {times} vary."
     else:
-        more = "one split by order cannot" if advice.settings.get("order_by") else "three splits or more would"
+        more = "one split by order cannot" if advice.settings.get("order_by") else f"three {times} or more would"
         yield f"{text} ({listed(worse.index)}); {more} say whether that is chance."
 
 
