@@ -219,6 +219,12 @@ def over_rounds(r: Mapping[str, Any]) -> list[str]:
         counts += f", and {sent['refreshes']:,} refreshes of the anchor, in which all clusters speak"
     left = f"{_short_of(r['gap'])}{_of_differences(r)}"
     notes = [f"After {steps:,} step{'s' * (steps != 1)} with {counts}, the coefficients are {left}."]
+    if r.get("shared"):
+        notes.insert(
+            0,
+            "Shared columns moved in communications between clusters only. The theorem holds with a term more for "
+            "them; what the paper proves of counts and of the best probabilities is of models that share nothing.",
+        )
     if too_long(r):
         notes.append(
             f"eta = {r['eta']:.3g} is above {1.0 / r['smoothness']:.3g}, the largest step for which the error is known "

@@ -222,6 +222,7 @@ def test_from_a_table(strengths, family, method):
     about, found = over.settings["rounds"], over.settings["strengths"]
     assert about["status"] == "finished" and about["gap"] < max(about["promised"], about["accuracy"])
     assert over.settings["shared"] == ["x", "size"]
+    assert any("a term more for them; what the paper" in note for note in over.notes)
     if strengths:
         exact = coterie.fit(df, "y ~ x + size", **how, **strengths)
         assert exact.method == "given-strengths"

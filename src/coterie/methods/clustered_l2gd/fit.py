@@ -78,6 +78,7 @@ def fit(
     theta = require_all_replies(fed.ask(reveal))["theta"]
     nodes, root = centres(ties, theta, exact)
     if own is not None:
+        plan.about["shared"] = np.flatnonzero(~own).tolist()
         for w in (*nodes, root):
             w[..., ~own] = theta[0, ~own]
     status = "finished" if state["status"] == "running" else state["status"]
