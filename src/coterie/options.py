@@ -222,14 +222,25 @@ def need_names(what: str, given: Any, names: Collection[str], noun: str = "optio
             raise CoterieError(f"{what} has no {noun} {name!r}.{hint}")
 
 
-def need_heeded(of: Any, given: Collection[str], settings: Collection[Mapping[str, Any]], whose: str) -> None:
-    """Raise for an option that is given and changes nothing ``beside`` the others in any of the settings."""
+def unheeded(of: Any, given: Collection[str], setting: Mapping[str, Any]) -> dict[str, str]:
+    """Options that are given and change nothing ``beside`` the others of a setting, with the reason and the remedy."""
     needs = {name: one.option.beside for name, one in declared(of).items() if name in given}
+    out = {}
     for name, (other, values) in ((name, need) for name, need in needs.items() if need):
         usual = declared(of)[other].default
-        if not any(s.get(other, usual) in values if values else s.get(other, usual) != usual for s in settings):
+        said = setting.get(other, usual)
+        if said not in values if values else said == usual:
             need = f"{other} = {' or '.join(map(repr, values))}" if values else f"a {other}"
-            raise CoterieError(f"{name}{whose} changes nothing without {need}: give that, or leave {name} out.")
+            out[name] = f" without {need}: give that, or leave {name} out."
+    return out
+
+
+def need_heeded(of: Any, given: Collection[str], settings: Collection[Mapping[str, Any]], whose: str) -> None:
+    """Raise for an option that is given and changes nothing ``beside`` the others in any of the settings."""
+    idle = [unheeded(of, given, setting) for setting in settings]
+    for name, why in idle[0].items():
+        if all(name in one for one in idle):
+            raise CoterieError(f"{name}{whose} changes nothing{why}")
 
 
 def shown(value: Any) -> str:

@@ -186,6 +186,17 @@ def test_a_method_of_one_s_own_is_compared_trained_and_resumed(folder, own):
     )
 
 
+@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize("command", ["fit", "compare"])
+def test_models_that_are_no_numbers_are_no_success(folder, own, command, value):
+    models = f"    def models(self, fed, state):\n        return super().models(fed, state) * float('{value}')\n"
+    (folder / "own_of_cli.py").write_text(OWN + models)
+    out = ["--out", "t.csv"] if command == "compare" else ["--out", "trained"]
+    ran = coterie(command, "digits.toml", "--methods", f"fedavg,{own}", *out)
+    assert ran.code == 2 and f"models of {own} give no client a finite loss" in ran.err.replace("\n", " ")
+    assert Path(out[1]).exists()  # with what the others gave
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

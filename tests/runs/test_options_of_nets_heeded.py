@@ -12,9 +12,12 @@ from torch import nn
 
 import coterie
 from coterie.errors import CoterieError
+from coterie.evidence.training_comparison import compare
 from coterie.methods.registry import TRAINED
 from coterie.options import declared
+from coterie.runs.config import Config
 from coterie.runs.config_keys import Torch
+from coterie.runs.net_call_as_config import sections
 from tests.cells import CLASSES, CLIENTS, INPUTS, arrays, net, of_net
 from tests.messages import names
 
@@ -26,6 +29,7 @@ TAKEN = {
     **{"weigh": "clients", "p0": 0.6, "eps1": 0.0, "eps2": 90.0, "gamma": 0.9, "gap": 1e-1, "relearn": 1, "option": 1},
     **{"rounds": 1, "restarts": 3, "mu": 0.4, "margin": 2.0, "bend": 0.3, "steps": 3, "alone": 1, "adaptive": True},
     **{"rule": "median", "spread": 0.2, "personal": ["body*"], "shared": ["head*"]},
+    **{"untied": ["head*"]},
 }
 """Values of hyper-parameters; of what is not here, another than the default."""
 MODEL = {"clip": 0.01, "momentum": 0.5, "ridge": 0.3, "dtype": "float64", "buffers": "averaged", "loss": "own"}
@@ -128,6 +132,7 @@ IDLE = [
     ({"method": "async-l2gd", "rounds": {"alpha": 0.2}}, "alpha one cluster leave out"),
     ({"method": "async-al2sgd", "rounds": {"p": 0.2}}, "p one cluster leave out"),
     ({"method": "ifca", "rounds": {"spread": 2.0}}, "spread ifca first numbers leave out"),
+    ({"method": "ifca", "rounds": {"spread": 0.0}}, "spread ifca first numbers leave out"),
     ({"method": "similarity-network", "network": {"space": "data"}, "rounds": {"alone": 3}}, "alone local steps"),
     ({"method": "fedavg", "rounds": {"seeds": 3}}, "seeds seed"),
     ({"method": "fedavg", "net": {"buffers": "averaged"}}, "buffers averaged no leave out"),
@@ -147,6 +152,62 @@ def test_momentum_of_rounds_of_one_step_is_noted():
     for batch, noted in ((0, True), (5, False)):
         found = coterie.fit((X, y), Torch(net, momentum=0.5), client, method="fedavg", rounds={"rounds": 1, "B": batch})
         assert any("momentum changes nothing" in note for note in found.run.notes) == noted
+
+
+SHARED = [
+    (["apfl"], {"net": {"momentum": 0.9}}, "momentum apfl"),  # local and pooled heed it
+    (["apfl", "async-l2gd"], {"rounds": {"alpha": 0.2}}, "alpha async-l2gd one cluster"),
+    (
+        ["similarity-network", "weighted-averaging"],
+        {"network": {"space": "data"}, "rounds": {"k": 2, "alone": 3}},
+        "alone similarity-network local steps",
+    ),
+    (["weighted-averaging", "similarity-network"], {"rounds": {"alone": 3}}, "alone weighted-averaging without a k"),
+]
+"""What a comparison is given for all its methods, of which one heeds it, and one does not."""
+
+
+@pytest.mark.parametrize(("methods", "given", "said"), SHARED)
+def test_what_one_method_of_a_comparison_heeds_is_noted_of_the_others(methods, given, said):
+    given, (X, y, client) = dict(given), arrays()
+    model, rounds = Torch(net, **given.pop("net", {})), {"rounds": 1, **given.pop("rounds", {})}
+    config = Config.of(sections((X, y), model, {"client": client, "rounds": rounds, **given}))
+    found = compare(config, methods)
+    idle = {name: [n for n in runs[0].notes if "changes nothing for" in n] for name, runs in found.runs.items()}
+    whose = said.split()[1]
+    assert all(word in idle[whose][0] for word in said.split()[::2])
+    assert all(not notes for name, notes in idle.items() if name != whose)
+
+
+@pytest.mark.parametrize(
+    ("methods", "rounds", "said"),
+    [
+        (["async-l2gd", "async-al2sgd"], {"alpha": 0.2}, "alpha one cluster leave out"),
+        (["weighted-averaging", "bias-correction"], {"alone": 3}, "alone a k leave out"),
+        (["ifca", "fedavg"], {"spread": 0.0}, "spread ifca leave out"),
+    ],
+)
+def test_what_no_method_of_a_comparison_heeds_is_refused(methods, rounds, said):
+    X, y, client = arrays()
+    with pytest.raises(CoterieError, match=names(said)):
+        coterie.compare((X, y), Torch(net), client, methods=methods, rounds={"rounds": 1, **rounds})
+
+
+@pytest.mark.parametrize("engine", ["inprocess", "loopback"])
+@pytest.mark.parametrize("batch", [0, 5])
+def test_a_resumed_run_has_the_notes_of_one_never_cut(tmp_path, engine, batch):
+    X, y, client = arrays()
+
+    def run(folder, resume=False, rounds=2):
+        given = {"client": client, "method": "fedavg", "engine": engine, "rounds": {"rounds": rounds, "B": batch}}
+        tables = sections((X, y), Torch(net, momentum=0.5), given)
+        return compare(Config.of(tables), ["fedavg"], alone=True, models=True, folder=folder, resume=resume).runs
+
+    straight = run(tmp_path / "straight")["fedavg"][0]
+    run(tmp_path / "cut")
+    resumed = run(tmp_path / "cut", resume=True)["fedavg"][0]
+    assert resumed.notes == straight.notes
+    assert any("momentum" in note for note in resumed.notes) == (batch == 0)
 
 
 def test_two_columns_of_clients_are_one_too_many():

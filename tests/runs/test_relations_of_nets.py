@@ -77,4 +77,4 @@ def test_the_network_has_a_section_of_its_own():
 def test_gradients_know_no_momentum(name):
     net = config(model={"path": "mlp", "args": {"sizes": [64, 5, 10]}, "momentum": 0.9})
     with pytest.raises(CoterieError, match=names(f"{name} momentum model")):
-        train(TrainingProblem.of(net, 0), name, {})
+        compare(net, [name], alone=True)

@@ -61,7 +61,7 @@ def compare(
 
             write_report(found, report)
             say(f"Report: {report}")
-        return
+        return nets.need_finite(found)
     if context.params["splits"] == 0:
         raise CoterieError("A comparison needs at least one split.")
     asked = nets.names(methods) or ["auto"]

@@ -11,7 +11,7 @@ import typer
 from coterie.cli.declared_options import new_file, own_option
 from coterie.cli.outputs import OUTPUTS, check_folder, need_room, our_document, our_page
 from coterie.cli.terminal import say, width
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:
     from coterie.evidence.training_comparison import TrainingComparison
@@ -56,6 +56,7 @@ def fit_nets(path: Path, methods: str | None, out: Path | None, resume: bool, st
         say(f"Report: {out / 'report.html'}")
     if result.run.trouble:
         raise CoterieError(f"{result.run.trouble} Take smaller steps, or look at that client's data.")
+    need_finite(result.evidence)
 
 
 def described(path: Path, strict: bool) -> Config:
@@ -83,6 +84,15 @@ def trained(config: Config, methods: str | None, out: Path | None, resume: bool)
             say(f"The last checkpoint is in '{place}': {again}.", error=True)
             OUTPUTS.append((place, None))
         raise
+
+
+def need_finite(found: TrainingComparison) -> None:
+    """Raise, after all was shown and written, for methods of which no client has a finite loss in any seed."""
+    if lost := [name for name, runs in found.runs.items() if not any(run.finite for run in runs)]:
+        raise CoterieError(
+            f"The models of {listed(lost)} give no client a finite loss: take smaller steps (eta), scale the inputs, "
+            "or look at what the model and the method give."
+        )
 
 
 def names(methods: str | None) -> list[str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -45,7 +45,7 @@ def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:
             some = [t.name for t in TRAINED.values() if name == ALL or (t.tried and t.relation in known)]
             asked += filter(partial(usable, problem), some)
         else:
-            trained_method(name, problem.config.folder).check(problem.config.given(name))
+            trained_method(name, problem.config.folder).check(problem.config.given(name), {})
             asked.append(name)
     return list(dict.fromkeys(asked))
 
@@ -65,9 +65,7 @@ def usable(problem: TrainingProblem, name: str) -> bool:
     layers = not method.normalises or bool(parameters.normalising(problem.objective))
     known = problem.data.known or not method.groups
     known &= method.shapes or not config.model["heads"]
-    return (
-        known and not config.idle(name) and (layout or not method.layout) and layers and private_enough(config, method)
-    )
+    return known and (layout or not method.layout) and layers and private_enough(config, method)
 
 
 def private_enough(config: Config, method: Method) -> bool:
@@ -118,12 +116,11 @@ def compare(
             first = first or problem
             groups.append(problem.data.group if problem.data.known else None)
             methods = methods or (list(names) if alone else chosen(problem, names))
-            need_heeded(config, methods)
+            need_known(config, methods)
             need_related(config, methods)
             layers(config, problem.objective)
             problem = replace(problem, main=main_clients(problem, methods))
-            for name in methods:
-                need_able(problem, name)  # what cannot be is said before anything is trained
+            need_heeded(config, {name: need_able(problem, name) for name in methods})  # before anything is trained
             inner = problem.inside()
             for name in methods:
                 where = name if alone and len(seeds) == 1 else f"seed {k + 1} of {len(seeds)}, {name}"
@@ -136,7 +133,21 @@ def compare(
     return TrainingComparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1}, first)
 
 
-def need_heeded(config: Config, methods: Sequence[str]) -> None:
+def need_heeded(config: Config, idle: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse what changes nothing in the method that it is given to, or in any of those that it is given to together.
+
+    ``idle`` has that and the reason, by method.
+    """
+    has = {name: config.model.keys() | trained_method(name, config.folder).hyper_parameters.keys() for name in idle}
+    for name, keys in idle.items():
+        for key, why in keys.items():
+            own = key in config.options.get(name, {})
+            if own or not any(key in has[other] and key not in idle[other] for other in idle):
+                whose = f"{key} of [model]" if key in config.model else key
+                raise CoterieError(f"{whose} changes nothing for the method {name}{why}")
+
+
+def need_known(config: Config, methods: Sequence[str]) -> None:
     """Refuse a hyper-parameter that is given for all methods, of which those that are trained have none."""
     known = {key for name in methods for key in trained_method(name, config.folder).hyper_parameters}
     for key in config.options.get(ALL, {}):

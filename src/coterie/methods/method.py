@@ -134,12 +134,17 @@ class Method:
         ours = {"seed"} if self.user_defined else {"seed", "group", "labels", "group_labels", *self.fixed_options}
         return {f.name: f for f in fields(self.method_class) if f.init and f.name not in ours}
 
-    def check(self, given: Mapping[str, Any]) -> None:
-        """A CoterieError for an option that the class has not, or a wrong value; lists of one number are choices."""
+    def check(self, given: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> None:
+        """A CoterieError for an option that the class has not, or a wrong value; lists of one number are choices.
+
+        What is not its ``own`` (all by default) was given to other methods, too, and may change nothing in this one.
+        """
         need_names(f"The method {self.name}", given, self.hyper_parameters, "hyper-parameter")
         for setting in self.settings(given):
             self.make(0, **({self.layout: EVERYTHING} if self.layout else {}) | setting)
-        need_heeded(self.method_class, given, self.settings(given), f" of the method {self.name}")
+        need_heeded(
+            self.method_class, given if own is None else own, self.settings(given), f" of the method {self.name}"
+        )
 
     def several(self, name: str, value: Any) -> bool:
         """Whether a value is a list of settings to choose among, not one that is a list itself."""

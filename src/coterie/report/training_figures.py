@@ -106,7 +106,7 @@ def dots(result: TrainingComparison) -> Figure:
     parts, cut, means = [], False, []
     for k, (name, value) in enumerate(values.items()):
         found = np.sort(value[np.isfinite(value)])
-        means.append(f"{name} {words.number(float(np.nanmean(value)), 3)}")
+        means.append(f"{name} {words.number(float(found.mean()), 3) if len(found) else 'no number'}")
         if not len(found):
             continue
         cut |= len(found) > DOTS

@@ -106,10 +106,12 @@ class Config:
         self.trainer(name)
         return _given(self.options, name)
 
-    def idle(self, name: str) -> str:
-        """A key of [model] or a hyper-parameter that is given and that a method has no use for; empty where none is."""
-        method, said = self.trainer(name), self.model | self.given(name)
-        return "" if self.model["path"] == "softmax" else next((key for key in method.idle if said.get(key)), "")
+    def idle(self, name: str) -> dict[str, str]:
+        """Keys of [model] and hyper-parameters that are given and that a method has no use for on nets, and why."""
+        method, usual = self.trainer(name), section("model", {})
+        said = {*self.given(name), *(key for key in usual if key in method.idle and self.model[key] != usual[key])}
+        nets = self.model["path"] != "softmax"
+        return {key: f", which {why}: leave it out." for key, why in method.idle.items() if nets and key in said}
 
     def document(self, *methods: str) -> dict[str, Any]:
         """All that changes the numbers of a run of some methods, for a hash and a checkpoint."""
@@ -175,7 +177,7 @@ def _methods(method: Any, methods: Any, network: Any, folder: Path | None) -> tu
                 f"No method has a hyper-parameter '{key}', as [methods.{ALL}] says.{nearest(key, known)}"
             )
     for name, found in named.items():
-        found.check(_given(options, name))
+        found.check(_given(options, name), options[name])
     return chosen, options
 
 

@@ -21,6 +21,7 @@ from coterie.methods.local_training.client_work import BROKEN, DIVERGED
 from coterie.methods.local_training.rounds import NO_GRADIENT
 from coterie.methods.method import Method
 from coterie.methods.registry import trained_method
+from coterie.options import unheeded
 from coterie.runs.config import differences
 from coterie.runs.config_keys import section
 from coterie.runs.config_model import layers
@@ -66,6 +67,11 @@ class Trained:
         who = f" (client {listed(self.failed)})" if self.failed else ""
         return f"The run of {self.method} {self.status}{who}; its models are those of round {self.rounds}."
 
+    @property
+    def finite(self) -> bool:
+        """Whether any client has a loss that is a number."""
+        return bool(np.isfinite(self.scores.loss).any())
+
 
 @dataclass
 class _Run:
@@ -100,7 +106,7 @@ class _Run:
             shape = len(self.problem.data), self.problem.objective.dim
             self.method = CheckedMethod(self.trainer.name, self.method, shape)
         self.fed = self.problem.engine(self.trainer, None if self.folder is None else self.folder / SITES)
-        getattr(self.on, "walked", {}).clear()  # by another method
+        self.walked.clear()  # of another method
         self.started = perf_counter()
 
     @property
@@ -158,6 +164,20 @@ class _Run:
         patience = self.config["patience"]
         return bool(patience and self.best and self.state["t"] - self.best["round"] >= patience)
 
+    @property
+    def walked(self) -> dict[str, int]:
+        """How long runs of local steps were so far, where the objective remembers that."""
+        found: dict[str, int] = getattr(self.on, "walked", {})
+        return found
+
+    def unheeded(self) -> dict[str, str]:
+        """What is given and changes nothing in this run, and why."""
+        config, trainer = self.problem.config, self.trainer
+        given = config.given(trainer.name)
+        more: dict[str, str] = getattr(self.method, "unheeded", lambda clusters: {})(self.fed.clients.k)
+        found = config.idle(trainer.name) | unheeded(trainer.method_class, given, self.settings)
+        return found | {key: why for key, why in more.items() if key in given}
+
     def models(self) -> Any:
         """Every client's model. In a private federation this is each one's look at home, which no coordinator sees."""
         found = self.aside(self.method.models)
@@ -202,6 +222,7 @@ class _Run:
     def notes(self) -> list[str]:
         """What the method says of its run, and of what it was run on."""
         said, labels = list(self.method.notes), self.problem.data.labels
+        said += (f"{key} changes nothing for {self.trainer.name}{why}" for key, why in self.unheeded().items())
         if self.problem.config.model["path"] != "softmax":
             said += filter(None, [getattr(self.method, "without_convexity", "")])
         if self.helpers:
@@ -226,6 +247,7 @@ class _Run:
         if isinstance(self.method, CheckedMethod):
             self.method.need_saveable(self.state)
         kept = {"method": self.state, "curve": self.curve, "best": self.best, "seconds": self.seconds}
+        kept |= {"walked": dict(self.walked)}
         checkpoint.save(file, self.fed, {**_about(self.problem, self.trainer.name), "setting": self.setting, **kept})
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -237,6 +259,7 @@ class _Run:
         whole = isinstance(t, Integral) and not isinstance(t, bool)
         if not (whole and 0 <= t <= self.config["rounds"] and status == "running"):
             raise ValueError
+        self.walked.update(kept["walked"])
         self.curve = [dict(p) for p in kept["curve"] if p["round"] % self.config["evaluate_every"] == 0]
 
     def ended(self, status: str) -> Trained:
@@ -317,12 +340,17 @@ def train(
         return run.go(callbacks)
 
 
-def need_able(problem: TrainingProblem, name: str) -> None:
-    """Refuse a method that needs what is not there, and settings that cannot be, such as ties of unknown clients."""
+def need_able(problem: TrainingProblem, name: str) -> dict[str, str]:
+    """What is given and changes nothing in any setting of a method, and why.
+
+    A CoterieError for a method that needs what is not there, and settings that cannot be, such as ties of unknown
+    clients.
+    """
     trainer = trained_method(name, problem.config.folder)
     problem = replace(problem, config=replace(problem.config, engine=section("engine", {})))  # of this process
-    for setting in trainer.settings(problem.config.given(name)):
-        _Run(problem, trainer, dict(setting), None)
+    settings = trainer.settings(problem.config.given(name))
+    idle = [_Run(problem, trainer, dict(setting), None).unheeded() for setting in settings]
+    return {key: why for key, why in idle[0].items() if all(key in one for one in idle)}
 
 
 def _about(problem: TrainingProblem, name: str) -> dict[str, Any]:

@@ -125,12 +125,6 @@ class TrainingProblem:
                 f"The method {trainer.name} needs {trainer.reveals}, and [privacy] lets a coordinator see sums with "
                 "noise alone: leave [privacy] out, or take a method such as ditto."
             )
-        if idle := self.config.idle(trainer.name):
-            whose = " of [model]" if idle in self.config.model else ""
-            raise CoterieError(
-                f"{idle}{whose} changes nothing for the method {trainer.name}, which {trainer.idle[idle]}: leave "
-                f"{idle} out, or the method."
-            )
         if trainer.pool_rows:
             return local_engine(self.pooled, None, None, **where)
         tree = trainer.relation == "tree" and not trainer.fixed_options and self.data.known

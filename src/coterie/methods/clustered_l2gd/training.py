@@ -127,6 +127,10 @@ class AsyncL2GDTraining(Checked, Stepwise):
             "smaller eta or lam, or a greater p0.",
         ]
 
+    def unheeded(self, clusters: int) -> dict[str, str]:
+        """Hyper-parameters that change nothing for so many clusters, and why."""
+        return dict.fromkeys(("alpha", "p") * (clusters < 2), ", as all clients are one cluster: leave it out.")
+
     def probabilities(self, k: int) -> tuple[float, float]:
         """p_0, and p of each of k clusters, and regions; one cluster has no communications within it."""
         p0 = 1.0 / (1.0 + self.tau) if self.p0 is None else self.p0
@@ -134,9 +138,6 @@ class AsyncL2GDTraining(Checked, Stepwise):
 
     def init(self, fed: Federation) -> State:
         """The state before the first round: all clients begin at the same model."""
-        for name in ("alpha", "p"):
-            if getattr(self, name) is not None and fed.clients.k < 2:
-                raise CoterieError(f"{name} changes nothing where all clients are one cluster: leave it out.")
         start = ask_first_models(fed, self.transport, [self.seed], None)
         weight = require_all_replies(fed.ask(weights))["weight"]
         if not weight.any():

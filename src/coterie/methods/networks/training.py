@@ -27,7 +27,7 @@ from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.stepwise import AlgorithmFromState, Stepwise
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.parameters import parameter_mask
-from coterie.options import Option, check, declared
+from coterie.options import Option, check
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 
@@ -97,10 +97,13 @@ class NetworkTraining(AlgorithmFromState):
             raise CoterieError(
                 "relearn goes with the spaces model and feature, in which clients change as models do: leave it out."
             )
-        if self.alone != declared(NetworkTraining)["alone"].default and not (self.edges is None and self._by_steps):
-            raise CoterieError("alone changes nothing where no network is made of local steps: leave it out.")
         if self.labels is not None and self.edges is not None:
             self._given(len(self.labels))
+
+    def unheeded(self, clusters: int) -> dict[str, str]:
+        """Hyper-parameters that change nothing beside the others, and why."""
+        made = self.edges is None and self._by_steps
+        return {} if made else {"alone": ", as no network is made of local steps: leave it out."}
 
     @property
     def notes(self) -> list[str]:
