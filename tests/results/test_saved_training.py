@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import sys
 import types
+import warnings
 from contextlib import suppress
 from functools import partial
 
 import numpy as np
 import pytest
 
+import coterie
 from coterie import load
 from coterie.errors import CoterieError
-from coterie.methods.user_defined_method import digest
+from coterie.methods.code_digest import digest
 from coterie.results import saved_training as store
 from coterie.runs.config import Config
 from coterie.runs.training import train
@@ -147,7 +149,7 @@ def test_the_digest_is_of_the_code_not_of_its_file_alone(tmp_path, monkeypatch, 
         modules.append((made, {name: digest(vars(made)[name]) for name in ("makes", "others", "Net", "Other")}))
     (_, first), (cell, again) = modules
     assert first == again and len({*first.values()}) == 4
-    assert digest(partial(cell.makes, 3)) == first["makes"]
+    assert digest(partial(cell.makes, 3)) == digest(partial(cell.makes, 3)) != digest(partial(cell.makes, 4))
     assert digest(lambda: cell.makes(3)) == digest(lambda: cell.makes(3)) != digest(lambda: cell.others(3))
     assert digest(lambda width=3: width) != digest(lambda width=4: width)
     assert digest(lambda *, width=3: width) != digest(lambda *, width=4: width)
@@ -206,3 +208,21 @@ def test_a_file_that_never_ends_is_not_read(packaged) -> None:
     (packaged / store.TRAINING.file).symlink_to("/dev/zero")
     with pytest.raises(CoterieError, match="not a regular file"):
         load(packaged)
+
+
+def test_what_a_model_holds_is_compared_and_what_no_digest_sees_is_said(tmp_path) -> None:
+    def of(width, *more):
+        return lambda: torch.nn.Sequential(torch.nn.Linear(2, width), torch.nn.Linear(width, 2), *more[1:])
+
+    X, y, client = np.eye(2, dtype=np.float32)[np.arange(24) % 2], np.arange(24) % 2, np.arange(24) % 3
+    for k, more in enumerate([(), (object(),)]):
+        made = coterie.fit((X, y), coterie.Torch(of(3, *more)), client, method="fedavg", rounds=1)
+        made.save(out := tmp_path / str(k))
+        assert [*json.loads((out / "training.json").read_text())["unseen"].values()] == [["more[0] (object)"]] * k
+        if more:
+            with pytest.warns(UserWarning, match=names("more object no digest")):
+                assert load(out, model=of(3, *more)).predict(X, "1").shape == (24,)
+        else:
+            assert load(out, model=of(3)).predict(X, "1").shape == (24,)
+        with pytest.raises(CoterieError, match=names("not the code")), warnings.catch_warnings(action="ignore"):
+            load(out, model=of(4, *more)).predict(X, "1")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, listed
 from coterie.imports import import_object
+from coterie.methods.code_digest import digest
 from coterie.methods.method import Method
 
 PARTS = {
@@ -53,6 +52,7 @@ class Permitted:
     given: Mapping[str, Any] = field(default_factory=dict)  # what the caller gives for an import path
     digests: Mapping[str, str] = field(default_factory=dict)  # of each import path when the file was written
     changed: bool = False  # whether code may be another than that
+    said: set[str] = field(default_factory=set)  # import paths of which it was said what no digest sees
 
     def get(self, path: str, what: str, folder: Path | None = None) -> Any:
         """What an import path names; a CoterieError unless the caller named it in the call, and it did not change."""
@@ -65,52 +65,22 @@ class Permitted:
                 f"{what} '{path}' is code that is not coterie's, and a file that is read chooses none: {remedy}."
             )
         made = self.given[path] if path in self.given else named(path, what, folder)
-        if not self.changed and digest(made) != self.digests.get(path):
+        if self.changed:
+            return made
+        found = digest(made, numbers=not what.endswith("model"))
+        if found.unseen and path not in self.said:
+            self.said.add(path)
+            warnings.warn(
+                f"{what} '{path}' holds values that no digest sees, and that may be others than in training: "
+                f"{listed(found.unseen)}.",
+                stacklevel=2,
+            )
+        if found.sha256 != self.digests.get(path):
             raise CoterieError(
                 f"{what} '{path}' is not the code that was there when these models were trained: put that version of "
                 "its file back, train again, or take it as it is with changed=True."
             )
         return made
-
-
-def digest(made: Any) -> str:
-    """SHA-256, in hexadecimal, of what defines a function or a class: the file that it is in and its name there.
-
-    A lambda, a function within another and one of a notebook have no such name or file: theirs is of what they compile
-    to as well, which another version of Python may do otherwise; that of a torch module is of its layers, too.
-    """
-    while isinstance(made, partial):
-        made = made.func
-    made = inspect.unwrap(made)
-    layers = repr(made) if hasattr(made, "state_dict") and not isinstance(made, type) else ""
-    made = made if isinstance(made, type) or inspect.isroutine(made) else type(made)
-    name, file = made.__qualname__, getattr(sys.modules.get(made.__module__), "__file__", None)
-    parts: list[Any] = [Path(file).read_bytes() if file else b"", layers]
-    if file and "<" not in name:
-        parts.append(name)
-    elif not isinstance(made, type):
-        parts += [_compiled(getattr(made, "__code__", None)), _defaults(made)]
-    else:
-        each = vars(made).items()
-        parts += [(key, _compiled(getattr(part, "__code__", None)), _defaults(part)) for key, part in each]
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def _defaults(function: Any) -> list[Any]:
-    """Arguments that a function has by default, where they are numbers or texts."""
-    named = getattr(function, "__kwdefaults__", None) or {}
-    return [v for v in (*(getattr(function, "__defaults__", None) or ()), *named.items()) if _is_plain(v)]
-
-
-def _is_plain(value: Any) -> bool:
-    return all(map(_is_plain, value)) if isinstance(value, tuple) else isinstance(value, str | bool | int | float)
-
-
-def _compiled(code: Any) -> Any:
-    """What a function does, wherever it stands."""
-    if not hasattr(code, "co_code"):
-        return sorted(map(repr, code)) if isinstance(code, frozenset) else repr(code)
-    return code.co_code, code.co_names, [_compiled(const) for const in code.co_consts]
 
 
 def named(path: str, what: str, folder: Path | None = None, copies: bool = True) -> Any:

@@ -14,7 +14,8 @@ import pandas as pd
 from coterie import files
 from coterie.errors import CoterieError, fitting
 from coterie.evidence.training_comparison import TrainingComparison
-from coterie.methods.user_defined_method import Permitted, digest
+from coterie.methods.code_digest import Digest, digest
+from coterie.methods.user_defined_method import Permitted
 from coterie.results.saved_values import Form, Shelf, packed, plain, unpack, unpacked, unplain
 from coterie.runs import config_model
 from coterie.runs.config import Config
@@ -30,9 +31,11 @@ _REMEDY = "They are damaged: train them again."
 def save(result: Any, out: Path) -> None:
     """Write a TrainingResult into a folder; see its ``save``."""
     shelf, config, evidence = Shelf(), result.configuration, result.evidence
+    code = _digests(config, result.method)
     document = {
         "config": {key: plain(getattr(config, key)) for key in (*SECTIONS, "method", "options")},
-        "code": _digests(config, result.method),
+        "code": {path: found.sha256 for path, found in code.items()},
+        "unseen": {path: found.unseen for path, found in code.items() if found.unseen},  # said to who reads this file
         "result": packed(result, shelf, without="evidence"),
         "tried": evidence.tried,
         "groups": [None if g is None else shelf.put(f"groups.{k}", g) for k, g in enumerate(evidence.groups)],
@@ -113,8 +116,9 @@ def _own_model(path: str) -> str:
     raise CoterieError(f"These models are of the package's '{path}', which needs no model=: leave it out.")
 
 
-def _digests(config: Config, method: str) -> dict[str, str]:
-    """:func:`~coterie.methods.user_defined_method.digest` of the code of a user's own that a configuration names."""
+def _digests(config: Config, method: str) -> dict[str, Digest]:
+    """:func:`~coterie.methods.code_digest.digest` of the code of a user's own that a configuration names."""
     paths = {config.model[key] or "": what for key, what in _CODE.items()}
-    found = {path: digest(config.load(path, what)) for path, what in paths.items() if config_model.own(path)}
+    own = {path: what for path, what in paths.items() if config_model.own(path)}
+    found = {path: digest(config.load(path, what), what != _CODE["path"]) for path, what in own.items()}
     return found | ({method: digest(config.trainer(method).method_class)} if ":" in method else {})
