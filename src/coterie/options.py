@@ -224,23 +224,14 @@ def need_names(what: str, given: Any, names: Collection[str], noun: str = "optio
 
 def unheeded(of: Any, given: Collection[str], setting: Mapping[str, Any]) -> dict[str, str]:
     """Options that are given and change nothing ``beside`` the others of a setting, with the reason and the remedy."""
-    needs = {name: one.option.beside for name, one in declared(of).items() if name in given}
-    out = {}
-    for name, (other, values) in ((name, need) for name, need in needs.items() if need):
-        usual = declared(of)[other].default
-        said = setting.get(other, usual)
+    known, out = declared(of), {}
+    for name in (name for name in known if name in given and known[name].option.beside):
+        other, values = known[name].option.beside or ("", ())
+        said, usual = setting.get(other, known[other].default), known[other].default
         if said not in values if values else said == usual:
             need = f"{other} = {' or '.join(map(repr, values))}" if values else f"a {other}"
             out[name] = f" without {need}: give that, or leave {name} out."
     return out
-
-
-def need_heeded(of: Any, given: Collection[str], settings: Collection[Mapping[str, Any]], whose: str) -> None:
-    """Raise for an option that is given and changes nothing ``beside`` the others in any of the settings."""
-    idle = [unheeded(of, given, setting) for setting in settings]
-    for name, why in idle[0].items():
-        if all(name in one for one in idle):
-            raise CoterieError(f"{name}{whose} changes nothing{why}")
 
 
 def shown(value: Any) -> str:
