@@ -16,9 +16,7 @@ class Ditto(LocalTraining):
 their declared form: NumPy's numbers as Python's, lists as tuples, tables as the classes declared for them. Nothing is
 coerced: "3" is no number, 3.0 no whole number, True no number, NaN and infinity (but ``infinite=True``) and 2**63 are
 refused. ``of(Ditto, mapping, what="[policy]")`` makes an instance of a user's mapping: it also refuses names that are
-not known and says which are needed. ``call(function, mapping, what=...)`` does the same for the annotated parameters of
-a function, and ``checked`` is a decorator of functions that check their arguments.
-
+not known and says which are needed. ``call`` does the same for a function, and ``checked`` decorates one.
 What no range or list says is said by ``read``, which returns the value or raises a ValueError, and ``what``, its words.
 """
 
@@ -225,8 +223,8 @@ def need_names(what: str, given: Any, names: Collection[str], noun: str = "optio
 def unheeded(of: Any, given: Collection[str], setting: Mapping[str, Any]) -> dict[str, str]:
     """Options that are given and change nothing ``beside`` the others of a setting, with the reason and the remedy."""
     known, out = declared(of), {}
-    for name in (name for name in known if name in given and known[name].option.beside):
-        other, values = known[name].option.beside or ("", ())
+    needs = {name: one.option.beside for name, one in known.items() if name in given and one.option.beside}
+    for name, (other, values) in needs.items():
         said, usual = setting.get(other, known[other].default), known[other].default
         if said not in values if values else said == usual:
             need = f"{other} = {' or '.join(map(repr, values))}" if values else f"a {other}"

@@ -12,7 +12,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from coterie.errors import RAISED, CoterieError
-from coterie.options import annotated, check, need_heeded, need_names
+from coterie.options import annotated, check, need_names, unheeded
 
 STRENGTHS = ("gamma", "lam", "alpha")
 STEPS: dict[str, Any] = {"eta": 0.1, "B": 10}
@@ -142,9 +142,9 @@ class Method:
         need_names(f"The method {self.name}", given, self.hyper_parameters, "hyper-parameter")
         for setting in self.settings(given):
             self.make(0, **({self.layout: EVERYTHING} if self.layout else {}) | setting)
-        need_heeded(
-            self.method_class, given if own is None else own, self.settings(given), f" of the method {self.name}"
-        )
+        first, *others = (unheeded(self.method_class, given if own is None else own, s) for s in self.settings(given))
+        for name in (name for name in first if all(name in one for one in others)):
+            raise CoterieError(f"{name} of the method {self.name} changes nothing{first[name]}")
 
     def several(self, name: str, value: Any) -> bool:
         """Whether a value is a list of settings to choose among, not one that is a list itself."""

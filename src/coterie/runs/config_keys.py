@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from coterie.errors import CoterieError
-from coterie.options import Checked, Option, declared, need_heeded, of, shown
+from coterie.options import Checked, Option, declared, of, shown, unheeded
 from coterie.runs.in_memory import code
 
 MOST = 10_000
@@ -204,7 +204,8 @@ def engine_of(given: Any) -> dict[str, Any]:
 def need_keys_heeded(name: str, given: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
     """Raise for a key of a section that is given and changes nothing beside the others."""
     said = [key for key, value in given.items() if value is not None]
-    need_heeded(SECTIONS[name], said, [kept], f" of [{name}]")
+    for key, why in unheeded(SECTIONS[name], said, kept).items():
+        raise CoterieError(f"{key} of [{name}] changes nothing{why}")
 
 
 def matters(name: str, key: str) -> bool:
