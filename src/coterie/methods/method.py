@@ -135,15 +135,12 @@ class Method:
         return {f.name: f for f in fields(self.method_class) if f.init and f.name not in ours}
 
     def check(self, given: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> None:
-        """A CoterieError for an option that the class has not, or a wrong value; lists of one number are choices.
-
-        What is not its ``own`` (all by default) was given to other methods, too, and may change nothing in this one.
-        """
+        """A CoterieError for an option that is not known, cannot be, or, where it is its ``own``, changes nothing."""
         need_names(f"The method {self.name}", given, self.hyper_parameters, "hyper-parameter")
         for setting in self.settings(given):
             self.make(0, **({self.layout: EVERYTHING} if self.layout else {}) | setting)
         first, *others = (unheeded(self.method_class, given if own is None else own, s) for s in self.settings(given))
-        for name in (name for name in first if all(name in one for one in others)):
+        if name := next((name for name in first if all(name in one for one in others)), None):
             raise CoterieError(f"{name} of the method {self.name} changes nothing{first[name]}")
 
     def several(self, name: str, value: Any) -> bool:
