@@ -123,15 +123,16 @@ class Structure:
         return axes if self.frame is None else np.asarray(self.frame @ axes)
 
     def stretched(self, L: Floats, rows: npt.NDArray[np.bool_], ratio: Floats, added: Floats) -> Floats:
-        """L (g, q, q) with the variances along ``rows`` (q,) of its axes times a ratio (g,).
+        """L (g, q, q) with the variances along ``rows`` (q,) of its axes times a ratio (g,), and plus ``added`` (g,).
 
-        Where they are zero, ``added`` (g,) is added.
+        Only variances of zero, or of rounding, are added to: their ratio is 0.
         """
         axes, variances = self.axes(L)
         along = np.swapaxes(axes, 1, 2) @ self._unframed(L)
         along[:, rows] *= np.sqrt(ratio)[:, None, None]
-        if (zero := ~np.any(variances[:, rows] > 0.0, axis=1)).any():
-            along[zero] = np.sqrt(variances[zero] + added[zero, None] * rows)[:, None, :] * np.eye(len(rows))
+        if (more := added > 0.0).any():
+            variances = np.where(rows, ratio[:, None] * variances + added[:, None], variances)
+            along[more] = np.sqrt(variances[more])[:, None, :] * np.eye(len(rows))
         return self.framed(axes @ along)
 
     def turned(self, L: Floats, pair: tuple[int, int], correlation: float) -> Floats:

@@ -228,6 +228,14 @@ def test_axes_are_stretched_and_turned_alone():
     np.testing.assert_allclose(D / scale, [[1.0, 0.5], [0.5, 1.0]], atol=1e-12)
 
 
+def test_a_variance_of_rounding_is_stretched_without_a_correlation():
+    structure = Structure.named("diagonal", 2, 0, np.array([1.0, 0.7]))
+    for sign in (1.0, -1.0):
+        L = structure.factor(np.array([[0.0, 0.5]])) + sign * np.array([[[0.0, 1e-17], [0.0, 0.0]]])
+        wide = structure.stretched(L, np.array([True, False]), np.zeros(1), np.array([2.0]))
+        np.testing.assert_allclose(along(structure, wide, np.eye(2)), np.diag([2.0, 0.25]), atol=1e-12)
+
+
 def along(structure, L, axes):
     """D along its axes."""
     plain = np.linalg.solve(structure.frame, L[0])

@@ -19,6 +19,7 @@ from coterie.relations.uncertainty import axis_weights, correlation_weights
 
 SHARE = 0.01  # of v, at least, is taken to be sampling variance
 STEP = 1.5  # standard deviations of log v between an axis's points
+NOTHING = 1e-9  # of v, below which a variance is zero but for rounding
 FAR = 0.8  # the largest correlation of a point
 
 
@@ -53,7 +54,10 @@ class Axis:
         if self.pair is not None:
             return structure.turned(L, self.pair, float(at[0]))
         d = np.maximum(at - self.s2, 0.0)
-        return structure.stretched(L, self.rows, d / np.where(self.d > 0.0, self.d, 1.0), d)
+        some = self.d > 0.0
+        return structure.stretched(
+            L, self.rows, np.where(some, d / np.where(some, self.d, 1.0), 0.0), np.where(some, 0.0, d)
+        )
 
     def weights(self, rise: Floats) -> Floats:
         """What the points count, (g, 8), by the rise of the deviance (2,) to them; else by the members alone."""
@@ -107,6 +111,7 @@ def axes(
             if (seen[:, rows] > 0.0).all():
                 v = (1.0 / seen[:, rows]).mean(axis=1)
                 d = np.minimum(variances[:, rows].mean(axis=1), (1.0 - SHARE) * v)
+                d = np.where(d > NOTHING * v, d, 0.0)
                 nu = (told[:, rows] / seen[:, rows]).sum(axis=1)
                 axis = Axis(level, rows, d, v - d, np.maximum(nu, 1.0))
                 known |= {int(np.flatnonzero(rows)[0]): axis} if (d > 0.0).all() and rows.sum() == 1 else {}

@@ -112,8 +112,8 @@ def add_axis(
 def explore(fed: Federation, search: Deviance, L: list[Floats], s: Solution, sigma2: float, chosen: bool) -> Explored:
     """What is not known of variances L and sigma2, at which ``s`` is solved; rows may have ``chosen`` the structure."""
     setup = search.setup
-    turn = _turn(fed, setup, L, s)
-    if not setup.family.is_quadratic and not _many_rows(fed, setup):
+    turn = _turn(fed, search, L, s)
+    if not setup.family.is_quadratic and not _many_rows(fed, search):
         s = laplace(fed, setup, L, s.positions.at[-1][0], s.positions.u)[1]
     scores, _ = slopes(fed, setup, L, s, sigma2, s.inverse)
     here = _point(setup, L, s, turn)
@@ -161,7 +161,7 @@ def _at(fed: Federation, search: Deviance, here: Point, axis: Axis, k: int, turn
     if setup.family.is_quadratic:
         return _point(setup, L, gaussian(fed, setup, L, True)[1], turn)
     w, u = here.s.positions.at[-1][0], here.s.positions.u
-    if _many_rows(fed, setup):
+    if _many_rows(fed, search):
         return _point(setup, L, solve(fed, setup, L, start=place(setup.tree, w, L[1:], setup.z, u)), turn)
     _, s, _ = laplace(fed, setup, L, w, u)
     if np.isfinite(s.value):
@@ -182,17 +182,19 @@ def _point(setup: Setup, L: list[Floats], s: Solution, turn: Floats) -> Point:
     return Point(deviance, L, s, sigma2, placed)
 
 
-def _many_rows(fed: Federation, setup: Setup) -> bool:
-    """Whether clients have so many rows that Laplace's likelihood has its w where the joint mode is."""
-    return setup.rows >= MANY_ROWS * len(fed.clients) * len(setup.z)
+def _many_rows(fed: Federation, search: Deviance) -> bool:
+    """Whether the finest that stray have so many rows that Laplace's likelihood has its w where the joint mode is."""
+    members = len(fed.clients) if len(search.structures[0]) else search.setup.tree.sizes[0]
+    return search.setup.rows >= MANY_ROWS * members * len(search.setup.z)
 
 
-def _turn(fed: Federation, setup: Setup, L: list[Floats], s: Solution) -> Floats:
+def _turn(fed: Federation, search: Deviance, L: list[Floats], s: Solution) -> Floats:
     """Takes the inverse curvature of w and all deviations to the covariance of w in Laplace's likelihood, (p, p).
 
     That is by differences of its exact gradient. For a Gaussian outcome they are one.
     """
-    if setup.family.is_quadratic or setup.p > MOST_COLUMNS or _many_rows(fed, setup):
+    setup = search.setup
+    if setup.family.is_quadratic or setup.p > MOST_COLUMNS or _many_rows(fed, search):
         return np.eye(setup.p)
     root = np.linalg.cholesky(s.inverse)
     w, u, none = s.positions.at[-1][0], s.positions.u, np.zeros_like(s.inverse)
