@@ -194,6 +194,19 @@ def test_hard_cases_end():
     assert optimum(InProcess(one), Network.of(1, []), 1.0, layout=PERSONAL).kkt <= 1e-6
 
 
+@pytest.mark.parametrize("lam", [1e-9, 1e-4, 1.0, np.inf])
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_rows_that_are_fitted_exactly_end_at_once(lam, rows):
+    """Nothing is left then but rounding, beside which no gradient looks small."""
+    glm, theta = table(n=6, rows=rows, family="gaussian")
+    glm.y[:] = glm.offset + glm.X @ np.array([3.0, -1.0, 2.0])
+    for network in (near(theta), Network.of(6, [(0, 1), (2, 3)])):
+        found = optimum(InProcess(glm), network, lam, layout=PERSONAL)
+        assert found.kkt <= 1e-6 and found.exchanges < 20
+        theta = np.repeat(found.theta, np.diff([*glm.starts, len(glm.y)]), axis=0)
+        np.testing.assert_allclose(glm.offset + np.sum(glm.X * theta, axis=1), glm.y, atol=1e-6)
+
+
 def test_bad_input():
     glm, theta = table(n=6)
     fed, network = InProcess(glm), near(theta)

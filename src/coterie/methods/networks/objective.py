@@ -20,6 +20,9 @@ from coterie.relations.parameter_layout import Layout
 FLAT = 1e-9
 """Curvature that a client's model has in every direction, relative to its mean: where rows say nothing, z stays."""
 
+CANCELLED = 1e-8
+"""Gradients are reckoned no smaller than this share of the sums that cancel in them: a millionth is above rounding."""
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -69,8 +72,9 @@ class NetworkObjective:
             held = self.prior.z
             value += 0.5 * self.prior.x * float(x @ x) + 0.5 * float(held @ np.sum(Z**2, axis=1))
             gx, gz = gx + self.prior.x * x, gz + held[:, None] * Z
-        weight, scale = float(s["weight"].sum()), float(np.sqrt(s["square"].sum()))
-        weight = weight or 1.0
+        weight, scale = float(s["weight"].sum()) or 1.0, float(np.sqrt(s["square"].sum()))
+        if curved:  # of rows that are fitted exactly nothing but the rounding of sums that cancel is left
+            scale = max(scale, CANCELLED * float(np.linalg.norm(np.einsum("nij,nj->ni", full(A), theta))))
         return Evaluation(x, Z, value + self.penalty(Z, weight), gx, gz, A, scale or 1.0, weight)
 
     def graph(self, weight: float) -> Graph:

@@ -39,7 +39,8 @@ class Optimum:
     dual: Floats  # (M, d2) U on the edges, ``||U_e|| <= lambda weight_e`` in the dual norm
     value: float  # F there, with what holds parameters that nothing else does (``objective.Prior``)
     # The larger of two residuals, free of units. Stationarity: the length of ``1/R grad_z f_n + sum_e +-U_e`` over all
-    # clients, with that by x shared by them, over what the rows' gradients would be if they did not cancel.
+    # clients, with that by x shared by them, over what the rows' gradients would be if they did not cancel, or at least
+    # over the rounding of those of rows that are fitted exactly.
     # Complementarity: ``lambda sum_e weight_e ||z_i - z_j||_p - <U_e, z_i - z_j>`` over that times the length of theta.
     # The duals are feasible as they are.
     kkt: float
