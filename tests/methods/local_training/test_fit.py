@@ -322,3 +322,20 @@ def test_over_sites_behind_a_wire_the_numbers_are_those_of_one_process(method):
     np.testing.assert_allclose(there.root, here.root, rtol=1e-9)
     np.testing.assert_allclose(there.nodes[0], here.nodes[0], rtol=1e-9)
     assert there.info["training"].get("groups") == here.info["training"].get("groups")
+
+
+def test_a_column_that_a_split_leaves_empty_is_named_as_one_that_cannot_be_told_apart():
+    """One row has it, and is held out; nothing is divided by its curvature of zero."""
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame({"c": np.repeat(np.arange(6), 4), "x": rng.normal(size=24), "y": rng.normal(size=24)})
+    for row in range(24):
+        rare = df.assign(rare=np.arange(24) == row)
+        try:
+            with np.errstate(divide="raise", invalid="raise"):
+                found = coterie.fit(rare, "y ~ x + rare", "c", method="fedavg", rounds=3, splits=1)
+        except CoterieError as e:
+            assert "those that a split trains on" in str(e)
+            break
+        assert np.isfinite(found.comparison["loss_rows"]).all()
+    else:
+        pytest.fail("the row was never held out")

@@ -116,12 +116,17 @@ def _whitening(H: Floats, problem: GroupedProblem) -> Floats:
     order = np.lexsort(
         (-np.arange(len(H)), first, own)
     )  # the last coefficient depends on all of u, the first on its own alone
-    unit = 1.0 / np.sqrt(np.diag(H))
     try:
+        if not np.all(np.diag(H) > 0.0):  # a column that is 0 in all of these rows, such as a split's
+            raise np.linalg.LinAlgError
+        unit = 1.0 / np.sqrt(np.diag(H))
         alike = np.linalg.inv((H * unit * unit[:, None])[np.ix_(order, order)])
         root = np.linalg.cholesky((alike + alike.T) / 2.0)
     except np.linalg.LinAlgError as e:
-        raise CoterieError("The rows of all clients do not tell some columns apart: leave one out.") from e
+        raise CoterieError(
+            "The rows of all clients, or those that a split trains on, do not tell some columns apart: leave one out, "
+            "or take another seed."
+        ) from e
     R = np.zeros_like(H)
     R[np.ix_(order, order)] = root
     return np.asarray(unit[:, None] * R)
