@@ -86,7 +86,8 @@ def not_running(folder: Path) -> CoterieError:
 
 def not_connected(away: Sequence[str], refused: str = "") -> str:
     """That a run which needs all sites lacks some, and what the coordinator says of those it ``refused``."""
-    return f"Not connected: {listed(away)}. The run needs all sites (min_clients): start them first. {refused}".rstrip()
+    why = "The run needs all sites (min_clients): start them first, and stop one before that runs and does not answer."
+    return f"Not connected: {listed(away)}. {why} {refused}".rstrip()
 
 
 def need_stopped(folder: Path, pid: int | None) -> None:
