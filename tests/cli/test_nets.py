@@ -117,6 +117,16 @@ def test_a_run_is_resumed_by_the_command(folder):
     )
 
 
+@pytest.mark.parametrize("change", [('"ditto"', '"fedavg"'), ("seeds = 2", "seeds = [5]")])
+def test_a_checkpoint_of_another_method_or_seed_is_none_to_resume(folder, change):
+    assert coterie("fit", "digits.toml", "--out", "cut").code == 0
+    before = files(folder / "cut")
+    changed(*change)
+    ran = coterie("fit", "digits.toml", "--out", "cut", "--resume")
+    assert ran.code == 2 and "has no checkpoint of" in ran.message
+    assert files(folder / "cut") == before
+
+
 def test_compares_with_local_and_pooled_always_in(folder):
     ran = coterie("compare", "digits.toml", "--methods", "fedavg,ifca", "--out", "t.csv", "--report", "r.html")
     assert (ran.code, ran.err) == (0, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import coterie
 from coterie.errors import CoterieError
 from coterie.evidence.training_comparison import compare, usable
 from coterie.methods.registry import TRAINED
@@ -78,3 +79,13 @@ def test_gradients_know_no_momentum(name):
     net = config(model={"path": "mlp", "args": {"sizes": [64, 5, 10]}, "momentum": 0.9})
     with pytest.raises(CoterieError, match=names(f"{name} momentum model")):
         compare(net, [name], alone=True)
+
+
+@pytest.mark.parametrize("name", ["async-l2gd", "async-al2sgd"])
+def test_a_client_whose_data_give_no_gradient_is_named(name):
+    rng = np.random.default_rng(0)
+    client = np.arange(80) % 4
+    X, y = rng.normal(size=(80, 3)).astype(np.float32), np.arange(80) % 2
+    X[client == 1] = np.nan
+    run = coterie.fit((X, y), coterie.Torch("softmax"), client, method=name, rounds=2).run
+    assert run.failed == ["1"] and "give no gradient (client 1)" in run.trouble

@@ -121,10 +121,16 @@ def compare(
             layers(config, problem.objective)
             problem = replace(problem, main=main_clients(problem, methods))
             need_heeded(config, {name: need_able(problem, name) for name in methods})  # before anything is trained
+            folders = {name: place and place / f"{name.replace(':', '.')}-seed{seed}" for name in methods}
+            if resume and k == 0 and not any(own and (own / FILE).exists() for own in folders.values()):
+                raise CoterieError(
+                    f"'{place}' has no checkpoint of {listed(methods)} with seed {seed} to resume from: begin without "
+                    "--resume."
+                )
             inner = problem.inside()
             for name in methods:
                 where = name if alone and len(seeds) == 1 else f"seed {k + 1} of {len(seeds)}, {name}"
-                own = None if place is None else place / f"{name.replace(':', '.')}-seed{seed}"
+                own = folders[name]
                 again = resume and own is not None and (own / FILE).exists()
                 setting = {} if again else pick(inner, name, watch, where)
                 run = train(problem, name, setting, [*watch(where), *watching], own, again)

@@ -18,12 +18,12 @@ from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
 from coterie.methods.local_training.client_work import ModelTransport
-from coterie.methods.local_training.rounds import ask_first_models, client_models, patterns
+from coterie.methods.local_training.rounds import NO_GRADIENT, ask_first_models, client_models, patterns
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.mean_loss import sizes
-from coterie.objectives.parameters import precision
+from coterie.objectives.parameters import has_finite_gradient, precision
 from coterie.options import Checked, Option, need_names
 from coterie.relations.clusters import Ties
 
@@ -55,8 +55,8 @@ def each_of(name: str, value: Any, labels: Sequence[str], usual: Any = 0.0) -> F
 
 @work
 def weights(site: Site) -> State:
-    """The weight of each client's rows."""
-    return {"weight": sizes(site.objective)}
+    """The weight of each client's rows, and whether they give a gradient."""
+    return {"weight": sizes(site.objective), "sound": has_finite_gradient(site.objective)}
 
 
 @work
@@ -139,10 +139,11 @@ class AsyncL2GDTraining(Checked, Stepwise):
     def init(self, fed: Federation) -> State:
         """The state before the first round: all clients begin at the same model."""
         start = ask_first_models(fed, self.transport, [self.seed], None)
-        weight = require_all_replies(fed.ask(weights))["weight"]
+        replies = require_all_replies(fed.ask(weights))
+        weight, broken = replies["weight"], np.flatnonzero(~replies["sound"])
         if not weight.any():
             raise CoterieError("No client has any rows, so there is nothing to learn.")
-        state: State = {"rows": weight, "start": start.models[0], "travels": start.shared}
+        state: State = {"rows": weight, "start": start.models[0], "travels": start.shared, "failed": broken}
         return self._renamed(state | self.algorithm(fed, state).init(fed, start.models[0]))
 
     def algorithm(self, fed: Federation, state: State) -> Any:
@@ -181,6 +182,8 @@ class AsyncL2GDTraining(Checked, Stepwise):
     def step(self, fed: Federation, state: State) -> State:
         """One round."""
         t = state["t"]
+        if len(state["failed"]):
+            return state | {"status": f"ended by step 1: {NO_GRADIENT}"}
         new = self.algorithm(fed, state).advance(fed, state | {"t": t * self.tau}, self.tau)
         if new["status"] != "running":
             return state | {"status": new["status"]}
