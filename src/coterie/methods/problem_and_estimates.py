@@ -15,7 +15,7 @@ from coterie.methods.tree.sweep import sweep_down
 from coterie.methods.tree.variance_uncertainty import Explored
 from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.relations.clusters import ClusterTree
-from coterie.relations.uncertainty import Uncertainty
+from coterie.relations.uncertainty import Uncertainty, with_added
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def collect(
     own: Any = replies if show else {"theta": np.empty((0, setup.p)), "cov": np.empty((0, len(scale)))}
     spread, cov, root_cov, uncertainty = [_spread(setup, Ll, sigma2) for Ll in L], placed.cov, C * units * sigma2, None
     if unsure is not None:
-        cov = [S * sigma2 + added for S, added in zip(cov, unsure.added, strict=True)]
+        cov = [with_added(S * sigma2, added) for S, added in zip(cov, unsure.added, strict=True)]
         root_cov = full(cov[-1][0]) * units * unsure.factor
         uncertainty = unsure.in_units(setup, spread, root_cov, own.get("doubt", np.empty(0)))
     return Estimates(

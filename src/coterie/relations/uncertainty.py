@@ -122,6 +122,18 @@ def widened(
     return added, q11[:, 0] * t1**2 + 2.0 * q12[:, 0] * t1 * t2 + q22[:, 0] * t2**2
 
 
+def with_added(S: Floats, added: Floats) -> Floats:
+    """Covariances (m, P) and what axes add to them, or as much of that as leaves each variance a quarter of itself.
+
+    Only far from any normal posterior, as with separated outcomes, is it less than all.
+    """
+    p = int((2 * S.shape[1]) ** 0.5)
+    at = np.cumsum(np.arange(1, p + 1)) - 1
+    less = np.maximum(-added[:, at], 0.0)
+    share = np.min(0.75 * S[:, at] / np.where(less > 0.0, less, 1.0) + (less == 0.0), axis=1, initial=1.0)
+    return np.asarray(S + np.minimum(share, 1.0)[:, None] * added)
+
+
 def directions(one: Floats, two: Floats, weights: Floats) -> Floats:
     """The same variance of matrices (p, p), of any quadratic form: two directions (2, p, p); weights (8,)."""
     q11, q12, q22 = weights[5:]

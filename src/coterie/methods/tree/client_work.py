@@ -16,6 +16,7 @@ from coterie.numerics import tree_fold
 from coterie.numerics.arrays import Bools, Floats, Ints, full
 from coterie.objectives.constants import expand_glm
 from coterie.objectives.mean_loss import OVERFLOW, encode_loss, overflowed
+from coterie.relations.uncertainty import with_added
 
 Reply = dict[str, Any]
 
@@ -143,7 +144,7 @@ def finish(
     site.state["theta"] = theta
     doubt: Reply = {}
     if metric is not None:
-        S = S * sigma2 + site.state["added"]
+        S = with_added(S * sigma2, site.state["added"])
         size = S @ metric
         doubt["doubt"] = site.state["doubt"] / np.where(size > 0.0, size, 1.0) ** 2
     S *= scale

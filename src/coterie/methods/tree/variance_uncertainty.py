@@ -19,8 +19,9 @@ from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, so
 from coterie.methods.tree.sweep import Positions, place, sweep_down
 from coterie.methods.tree.variance_axes import Axis, axes
 from coterie.numerics.arrays import Floats, Ints, full
-from coterie.relations.uncertainty import Uncertainty, directions, size_metric, widened
+from coterie.relations.uncertainty import Uncertainty, directions, size_metric, widened, with_added
 
+TRIES, FAR = 8, 12.0  # of points at which the deviance rises by no more
 MANY_ROWS = 10  # of a client for each of its coefficients, from which an approximation is no other
 MOST_COLUMNS, DIFFERENCE = 12, 0.1  # of w whose curvature is measured, and by a step of so many standard deviations
 
@@ -124,11 +125,15 @@ def explore(fed: Federation, search: Deviance, L: list[Floats], s: Solution, sig
     D = [np.einsum("gij,gkj->gik", Ll, Ll) * sigma2 for Ll in L]
     more, G = [np.zeros_like(Dl) for Dl in D], [list[Floats]() for _ in [*D, 0]]
     for axis in axes(setup.z, search.structures, L, s.swept.A, scores, chosen):
-        one = _at(fed, search, here, axis, 1, turn)
-        _tell(fed, setup, keep_aside, one)
-        two = _at(fed, search, here, axis, 2, turn)
-        rise = np.array([one.deviance, two.deviance]) - here.deviance
-        if not np.isfinite(rise).all():
+        for _ in range(TRIES):
+            one = _at(fed, search, here, axis, 1, turn)
+            _tell(fed, setup, keep_aside, one)
+            two = _at(fed, search, here, axis, 2, turn)
+            rise = np.array([one.deviance, two.deviance]) - here.deviance
+            if not rise.min() > FAR:
+                break
+            axis = axis.nearer()
+        if not (np.isfinite(rise).all() and rise.min() <= FAR):
             continue
         weights = axis.weights(rise)
         _tell(fed, setup, add_axis, two, weights=per_cluster(weights), metric=metric)
@@ -148,7 +153,7 @@ def explore(fed: Federation, search: Deviance, L: list[Floats], s: Solution, sig
         laplace(fed, setup, L, s.positions.at[-1][0], s.positions.u)
     q, p = len(setup.z), setup.p
     stacked = [np.concatenate([np.zeros((0, k, k)), *g]) for g, k in zip(G, [q] * len(D) + [p], strict=True)]
-    sizes = [(here.level(k)[1] + more_here) @ metric for k, more_here in enumerate(added)]
+    sizes = [with_added(here.level(k)[1], extra) @ metric for k, extra in enumerate(added)]
     relative = [x / np.where(size > 0.0, size, 1.0) ** 2 for x, size in zip(doubt, sizes, strict=True)]
     dof = max(setup.dof(True), 5.0) if setup.family.has_dispersion else np.inf
     return Explored(stacked[-1], stacked[:-1], more, added, relative[:-1], metric, dof)
@@ -163,10 +168,12 @@ def _at(fed: Federation, search: Deviance, here: Point, axis: Axis, k: int, turn
     w, u = here.s.positions.at[-1][0], here.s.positions.u
     if _many_rows(fed, search):
         return _point(setup, L, solve(fed, setup, L, start=place(setup.tree, w, L[1:], setup.z, u)), turn)
-    _, s, _ = laplace(fed, setup, L, w, u)
-    if np.isfinite(s.value):
+    before, s, _ = laplace(fed, setup, L, w, u)
+    if np.isfinite(before):
         _, slope = slopes(fed, setup, L, s, 1.0, 0.0 * s.inverse)
-        _, s, _ = laplace(fed, setup, L, w - 0.5 * turn @ s.inverse @ turn.T @ slope, s.positions.u)
+        after, s, _ = laplace(fed, setup, L, w - 0.5 * turn @ s.inverse @ turn.T @ slope, s.positions.u)
+        if not after <= before:  # far from a quadratic: w stays
+            s = laplace(fed, setup, L, w, u)[1]
     return _point(setup, L, s, turn)
 
 
@@ -196,7 +203,10 @@ def _turn(fed: Federation, search: Deviance, L: list[Floats], s: Solution) -> Fl
     setup = search.setup
     if setup.family.is_quadratic or setup.p > MOST_COLUMNS or _many_rows(fed, search):
         return np.eye(setup.p)
-    root = np.linalg.cholesky(s.inverse)
+    try:
+        root = np.linalg.cholesky(s.inverse)
+    except np.linalg.LinAlgError:  # rows say nothing of some columns
+        return np.eye(setup.p)
     w, u, none = s.positions.at[-1][0], s.positions.u, np.zeros_like(s.inverse)
     _, base = slopes(fed, setup, L, s, 1.0, none)
     H = np.empty_like(root)
