@@ -213,6 +213,8 @@ def test_notes_say_only_what_was_done(table):
 def test_runs_that_went_wrong_say_so(table):
     away = fit(table, {"k": 2}, rounds={"steps": 4, "eta": 8.0})
     assert any("farther from the optimum than it began" in note for note in away.notes)
+    tight = fit(table, {"k": 2, "lam": 0.01}, rounds={"steps": 30, "bytes_per_update": 8})
+    assert any("or more than 8 bytes_per_update" in note for note in tight.notes)
     one = fit(table, {"k": 2}, rounds={"steps": 1})
     assert any("after 1 step with" in note for note in one.notes)
 

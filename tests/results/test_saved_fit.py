@@ -302,6 +302,17 @@ def test_what_is_not_a_model_is_not_loaded(make, sentence, tmp_path) -> None:
         coterie.load(tmp_path / "there")
 
 
+def test_half_a_character_in_a_document_is_damage(saved) -> None:
+    """JSON can say it, and no page can be written with it."""
+    file, text = saved / "model.json", (saved / "model.json").read_text()
+    assert '"offset": null' in text
+    file.write_text(text.replace('"offset": null', r'"offset": "\uD83D\uDE00"'))
+    coterie.load(saved)  # both halves are one
+    file.write_text(text.replace('"offset": null', r'"offset": "\ud800"'))
+    with pytest.raises(CoterieError, match="is damaged"):
+        coterie.load(saved)
+
+
 @pytest.mark.parametrize("content", ['{"format": "other"}', "[1, 2]", "not json", ""])
 def test_what_is_not_a_model_is_not_overwritten(content, tmp_path) -> None:
     (tmp_path / "model.json").write_text(content)

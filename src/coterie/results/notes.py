@@ -351,6 +351,8 @@ def along_network(clients: Clients, n: Mapping[str, Any]) -> list[str]:
         left = f"with {_percent(n['gap'])} of the decrease still to come: give more steps"
         if n["gap"] > 1.0:
             left = "farther from the optimum than it began: give a smaller eta, more rows or more clients a step"
+        if "bytes_per_update" in n:
+            left += f", or more than {n['bytes_per_update']} bytes_per_update"
         notes.append(
             f"The run stopped after {steps:,} step{'s' * (steps != 1)} {left}, or leave rounds out, and the optimum is "
             "computed."

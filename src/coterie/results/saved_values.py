@@ -77,8 +77,11 @@ def unplain(value: Any) -> Any:
 
 
 def from_json(data: bytes) -> Any:
-    """What a JSON file says; a ValueError where it is none, or has numbers that :func:`plain` writes otherwise."""
-    return json.loads(data, parse_constant=_refuse)
+    """What a JSON file says; a ValueError where it is none, or has text or numbers that nothing here writes so."""
+    found = json.loads(data, parse_constant=_refuse)
+    if re.search(rb"\\u[dD][89a-fA-F]", data):  # halves of a character, which no page can be written with
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
 
 
 def _refuse(name: str) -> Any:

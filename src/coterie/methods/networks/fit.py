@@ -141,6 +141,8 @@ def _run(objective: NetworkObjective, run: Run, best: Optimum, root: Floats) -> 
     about: dict[str, Any] = {"status": status, "trace": trace, "gap": trace[-1][1], "steps": trace[-1][0]}
     about |= {"bytes_up": int(sent[0]), "bytes_down": int(sent[1])}
     about |= {"eta": factor * size.eta, "link": {"up": run.transport.up, "down": run.transport.down}}
+    if run.bytes_per_update is not None:
+        about["bytes_per_update"] = run.bytes_per_update
     about |= {"quarantined": np.flatnonzero(state["quarantined"]).tolist(), "feedback": run.transport.feedback}
     return layout.theta(state["x"], state["Z"]), about
 
