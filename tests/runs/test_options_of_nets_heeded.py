@@ -29,7 +29,7 @@ TAKEN = {
     **{"weigh": "clients", "p0": 0.6, "eps1": 0.0, "eps2": 90.0, "gamma": 0.9, "gap": 1e-1, "relearn": 1, "option": 1},
     **{"rounds": 1, "restarts": 3, "mu": 0.4, "margin": 2.0, "bend": 0.3, "steps": 3, "alone": 1, "adaptive": True},
     **{"rule": "median", "spread": 0.2, "personal": ["body*"], "shared": ["head*"]},
-    **{"untied": ["head*"]},
+    **{"untied": ["head*"], "free": ["head*"], "regions": {"0": "a", "1": "b"}, "beta": 0.3},
 }
 """Values of hyper-parameters; of what is not here, another than the default."""
 MODEL = {"clip": 0.01, "momentum": 0.5, "ridge": 0.3, "dtype": "float64", "buffers": "averaged", "loss": "own"}

@@ -129,7 +129,8 @@ class AsyncL2GDTraining(Checked, Stepwise):
 
     def unheeded(self, clusters: int) -> dict[str, str]:
         """Hyper-parameters that change nothing for so many clusters, and why."""
-        return dict.fromkeys(("alpha", "p") * (clusters < 2), ", as all clients are one cluster: leave it out.")
+        out = dict.fromkeys(("alpha", "p") * (clusters < 2), ", as all clients are one cluster: leave it out.")
+        return out | ({"beta": " without regions: give these, or leave beta out."} if self.regions is None else {})
 
     def probabilities(self, k: int) -> tuple[float, float]:
         """p_0, and p of each of k clusters, and regions; one cluster has no communications within it."""
