@@ -149,7 +149,7 @@ def trials(own: Sequence[str], body: Sequence[str]) -> dict[str, Trial]:
         "network of models, all layers": tied(MODEL, alone=STEPS, relearn=6),
         SENT: tied(DATA, up="tv:2"),
         HEADS: Trial("similarity-network", {}, {"network": DATA, "personal": own}),
-        FREE: tied(DATA, free=own),
+        FREE: tied(DATA, untied=own),
         WARMED: Warmed("similarity-network", own=own),
     }
 

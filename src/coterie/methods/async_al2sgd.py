@@ -31,7 +31,7 @@ def start(site: Site, gamma: Floats, w: Any = 0.0) -> Reply:
     """``x_i = y_i = z_i = w`` (d,), zero by default."""
     for name, value in (("theta", w), ("x", w), ("z", w), ("h", 0.0)):
         site.state[name] = np.full((len(site), site.objective.dim), value)
-    site.state["gamma"] = gamma
+    site.state["gamma"], site.state["anchor"] = gamma, np.full(len(site), -1)
     return {}
 
 
@@ -42,67 +42,63 @@ def client_update(
     c: Floats,
     u: Floats,
     v: Floats,
-    fresh: Bools,
+    anchor: int,
     refresh: bool,
     personal: Sequence[str] | None = None,
     untied: Sequence[str] | None = None,
     shared: Any = None,
-    jump: Any = None,
+    copies: Any = None,
     ask: bool = False,
     **steps: Any,
 ) -> Reply:
     """The anchor's gradient where it is new, the communication that was decided last, local steps, what is asked next.
 
     A communication steps with ``g = h + gamma (c (theta - x) - u)``, c (k,), u (k, d); c is negative where there was
-    none. v (k, d) is ``alpha_j xbar + (1 - alpha_j) xbar_j``, and ``fresh`` (k,) says where it is new. With
-    ``refresh``, x moves to y, and averages of x are asked for instead of theta's. In what all clients share h is the
-    mean of theirs, of ``shared`` (3, d2), g = h but for a ``jump`` (k, d2), and copies are what is told with h.
+    none. v (k, d) is ``alpha_j xbar + (1 - alpha_j) xbar_j``, that of ``anchor``, its number: a client whose h is of
+    another one, because it was away, makes a new h. With ``refresh``, x moves to y, and averages of x are asked for
+    instead of theta's. In what all clients share, h and x are ``shared`` (2, d2), and y and z after the communication
+    are ``copies`` (k, 2, d2).
     """
     j, gamma, x, y, z, h = site.clusters, *(site.state[name] for name in ("gamma", "x", "theta", "z", "h"))
     m, (on, one) = Momentum(*momentum), parts(site, personal, untied)
     u, v, pull = widened(u, on), widened(v, on), gamma[:, None] if on is None else gamma[:, None] * on
-    if fresh.any():
-        new = np.flatnonzero(fresh[j])
-        h = np.array(h)
-        if jump is not None:
-            x, y, z, copies = np.array(x), np.array(y), np.array(z), np.ix_(new, np.flatnonzero(one))
-            x[copies], y[copies], z[copies] = shared[1], shared[1], shared[2]
-            site.state["x"] = x
-        h[new] = full_gradient(site.objective.take(new), x[new]) + pull[new] * (x[new] - v[j[new]])
-        if jump is not None:
-            h[copies] = shared[0]
-        site.state["h"] = h
+    new = np.flatnonzero(site.state["anchor"] != anchor)
+    if len(new):
+        x, h = np.array(x), np.array(h)
+        if copies is not None:
+            x[:, one] = shared[1]
+        f = full_gradient(site.objective.take(new), x[new])
+        h[new] = f + pull[new] * (x[new] - v[j[new]])
+        if copies is not None:
+            own = np.array(site.state["own"])
+            own[new], h[:, one] = f[:, one], shared[0]
+            site.state["own"] = own
+        site.state["x"], site.state["h"], site.state["anchor"] = x, h, np.full(len(site), anchor)
         site.count(len(new))
     communicated = np.flatnonzero(c[j] >= 0.0)
     if len(communicated):
-        theta = mix(m, x[communicated], y[communicated], z[communicated])
+        theta = m.mix(x[communicated], y[communicated], z[communicated])
         far = c[j[communicated], None] * (theta - x[communicated]) - u[j[communicated]]
         g = h[communicated] + pull[communicated] * far
-        if jump is not None:
-            g[:, one] += jump[j[communicated]]
         y, z = np.array(y), np.array(z)
-        y[communicated], z[communicated] = theta - m.eta * g, m.b1 * z[communicated] + (1.0 - m.b1) * theta - m.pace * g
+        y[communicated], z[communicated] = m.step(theta, z[communicated], g)
+    if copies is not None:
+        y, z = np.array(y), np.array(z)
+        y[:, one], z[:, one] = copies[j, 0], copies[j, 1]
     draws = Draws(keyed_random.starts(site.seed, "rows", site.ids), steps["first"][j], steps["batch"])
-    moves = None if jump is None else ~one
+    moves = None if copies is None else ~one
     y, z = katyusha(site.objective, x, y, z, h, m, steps["scale"][j], steps["count"][j], draws, moves)
     site.count(2 * int(steps["count"][j].sum()))
     site.state["theta"], site.state["z"] = y, z
     if refresh:
         site.state["x"] = y
-    at, exact, reply = y if refresh else mix(m, x, y, z), precision(site.objective), Reply()
+    at, exact, reply = y if refresh else m.mix(x, y, z), precision(site.objective), Reply()
     if ask:
         f = full_gradient(site.objective, at)[:, one]
-        told = [f, y[:, one], z[:, one]] if refresh else [f - site.state["own"]]
-        reply = {"f": np.stack(told, axis=1).astype(exact), "n": np.ones(len(site))}
-        site.state["own"] = f if refresh else site.state["own"]
+        reply = {"f": (f if refresh else f - site.state["own"]).astype(exact), "n": np.ones(len(site))}
         site.count(len(site))
     s = gamma[:, None] * (at if on is None else at[:, on])
     return reply | {"s": s.astype(exact, copy=False), "g": gamma}
-
-
-def mix(m: Momentum, x: Floats, y: Floats, z: Floats) -> Floats:
-    """``theta = a_1 z + a_2 x + (1 - a_1 - a_2) y``."""
-    return m.a1 * z + m.a2 * x + (1.0 - m.a1 - m.a2) * y
 
 
 @dataclass(frozen=True)
@@ -132,9 +128,10 @@ class AsyncAL2SGD(Stepwise):
         k, d = len(self.p), int(described["dim"].max())
         how = named(self.personal, self.untied)
         x, shared, _ = client_work.first_parts(fed, k, d, start_at.get("w", 0.0), **how)
-        told = client_work.first_gradients(fed, how) if len(shared) else np.zeros((3, 0))
+        told = np.stack([client_work.first_gradient(fed, how), shared]) if len(shared) else np.zeros((2, 0))
         counts = {"between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}
         anchor = {"means": np.stack([x] * (2 + len(self.q))), "fresh": np.ones(k, dtype=bool), "shared": told}
+        anchor["copies"] = np.tile(shared, (k, 2, 1))
         return {"t": 0, "status": "running", **anchor, **counts}
 
     def step(self, fed: Federation, state: State) -> State:
@@ -147,16 +144,16 @@ class AsyncAL2SGD(Stepwise):
         fed.mark(SNAPSHOT)
         p, last = np.where(self.ties.Gamma > 0.0, self.p, 0.0), state["t"] + n
         levels = Levels.of(self.ties, self.p0, p, self.q, self.tau)
-        anchor = state["means"], state["fresh"], state["shared"], named(self.personal, self.untied)
-        heads = AnchorHeads(fed, client_update, self.momentum, levels, self.batch, *anchor)
+        how = named(self.personal, self.untied)
+        heads = AnchorHeads(fed, client_update, self.momentum, levels, self.batch, state, how)
         counts = {name: state[name] for name in ("between", "within", "refreshes")}
         for t, xi0, xi in draw(self.seed, state["t"], n, self.vote or Coordinated(self.p0), p):
             steps = np.arange(t, t + len(xi0))
             moves = keyed_random.uniform(self.seed, "anchor coin", np.zeros(len(steps)), steps, 1)[:, 0] < self.rho
             last, more = self.iterate(heads, t, levels.drawn(self.seed, t, xi0), xi, moves)
             counts = {name: count + more[name] for name, count in counts.items()}
-        outcome = client_work.observe(fed, self.monitor, last, heads.u, heads.average, heads.shared)
-        new = {"means": np.stack(heads.means), "fresh": heads.fresh, "shared": heads.shared}
+        outcome = client_work.observe(fed, self.monitor, last, heads.u, heads.average, heads.shared, heads.copies)
+        new = {"means": np.stack(heads.means), "fresh": heads.fresh, "shared": heads.shared, "copies": heads.copies}
         return state | {"t": state["t"] + n} | new | counts | outcome
 
     def iterate(self, heads: AnchorHeads, t: int, above: Ints, xi: Bools, moves: Bools) -> tuple[int, dict[str, Any]]:
@@ -177,12 +174,11 @@ class AsyncAL2SGD(Stepwise):
                 sent["within"] += speak & ~network
             if moves[now]:
                 average, weight = heads.exchange(everyone, rest, s.restart, refresh=True)
-                heads.means, heads.fresh = heads.levels.ties.level_means(average, weight), everyone.copy()
-                heads.means[-1] = self.network(heads.levels.ties.passed[-1] * weight, average)
+                heads.moved(average, weight, self.network)
                 sent["refreshes"] += 1
                 rest = np.zeros_like(rest)
             begin, kept = int(now) + 1, rest
-            if not all(np.isfinite(found).all() for found in (heads.u, heads.average, heads.shared, heads.jump)):
+            if not all(np.isfinite(found).all() for found in (heads.u, heads.average, heads.shared, heads.copies)):
                 return t + begin - 1, sent
         s = segment(t + begin, xi[begin:], none, np.zeros(k), kept)
         sent["within"] += self.cluster_rounds(heads, s)

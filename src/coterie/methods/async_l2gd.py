@@ -157,11 +157,10 @@ class AsyncL2GD(Stepwise):
         start_at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
         require_all_replies(fed.ask(client_work.start, gamma=PerRow(self.ties.gamma), rank=rank, **start_at))
         k, compiled = len(self.p), bool(rank or described["rows"].all()) and len(fed.clients) <= MOST_COMPILED
-        state = {"t": 0, "status": "running", "between": 0, "within": np.zeros(k, dtype=np.int64)}
+        state = {"t": 0, "status": "running", "between": 0, "within": np.zeros(k, dtype=np.int64), "known": True}
         d, w = int(described["dim"].max()), start_at.get("w", 0.0)
         mean, shared, tied = client_work.first_parts(fed, k, d, w, **client_work.named(self.personal, self.untied))
-        parts = {"mean": mean, "weight": self.ties.Gamma, "shared": shared, "tied": tied}
-        return state | {"compiled": compiled} | parts
+        return state | {"compiled": compiled, "mean": mean, "weight": self.ties.Gamma, "shared": shared, "tied": tied}
 
     def step(self, fed: Federation, state: State) -> State:
         """One iteration."""
@@ -173,13 +172,14 @@ class AsyncL2GD(Stepwise):
         t, eta = state["t"], self.eta(state["t"]) if callable(self.eta) else self.eta
         p, vote = np.where(self.ties.Gamma > 0.0, self.p, 0.0), self.vote or coins_and_averages.Coordinated(self.p0)
         levels = Levels.of(self.ties, self.p0, p, self.q, self.tau)
-        how = client_work.named(self.personal, self.untied)
-        heads = ClusterHeads(levels, state["mean"], state["weight"], state["shared"], how)
+        heads = ClusterHeads(levels, state, client_work.named(self.personal, self.untied))
         fed.mark(SNAPSHOT)
         compiled = state["compiled"] and self.compiled and self.network is central and self.untied is None
         together = getattr(fed, "together", None) if compiled else None  # an engine with all clients in one process
         between, within, last = state["between"], state["within"], t + n
         before = coins_and_averages.previous(self.seed, t, vote, p)
+        if together is None and not state["known"]:  # the steps before ran compiled, and no average was made
+            heads.ask_again(fed, state["tied"])
         for first, xi0, xi in coins_and_averages.draw(self.seed, t, n, vote, p):
             above = levels.drawn(self.seed, first, xi0)
             counts = coins_and_averages.communications(xi0, xi, heads.equal, before)
@@ -196,5 +196,5 @@ class AsyncL2GD(Stepwise):
             else:
                 last = heads.iterate(fed, first, eta, above, xi, self.network, self.batch)
         outcome = client_work.observe(fed, self.monitor, last, heads.mean, heads.shared)
-        outcome |= {"mean": heads.mean, "weight": heads.weight, "shared": heads.shared}
+        outcome |= {"mean": heads.mean, "weight": heads.weight, "shared": heads.shared, "known": together is None}
         return state | {"t": t + n, "between": between, "within": within, **outcome}

@@ -48,7 +48,7 @@ class SimilarityNetwork(Stepwise):
     prior: Annotated[Any, Option("What holds models of clients alone, a ``networks.objective.Prior``.")] = None
     unit: Annotated[Any, Option("Clients hold ``unit * (M x + N z_n)``.", above=0.0, each="parameter")] = 1.0
     gap: Annotated[float, Option("Relative duality gap of the proximal step.", above=0.0, high=1.0)] = 1e-8
-    free: Annotated[Any, Option("Which columns of z_n no tie pulls, a mask (d2,).")] = None
+    untied: Annotated[Any, Option("Which columns of z_n no tie pulls, a mask (d2,).")] = None
     transport: Annotated[GradientExchange, Option("How gradients and models travel.")] = field(
         default_factory=GradientExchange
     )
@@ -123,4 +123,4 @@ class SimilarityNetwork(Stepwise):
     @property
     def _tied(self) -> Any:
         """Columns of Z that ties pull."""
-        return slice(None) if self.free is None else ~self.free
+        return slice(None) if self.untied is None else ~self.untied

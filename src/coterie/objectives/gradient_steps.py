@@ -168,6 +168,14 @@ class Momentum:
     pace: float
     eta: float
 
+    def mix(self, x: Floats, y: Floats, z: Floats) -> Floats:
+        """``theta = a_1 z + a_2 x + (1 - a_1 - a_2) y``."""
+        return self.a1 * z + self.a2 * x + (1.0 - self.a1 - self.a2) * y
+
+    def step(self, theta: Floats, z: Floats, g: Floats) -> tuple[Floats, Floats]:
+        """The new y and z."""
+        return theta - self.eta * g, self.b1 * z + (1.0 - self.b1) * theta - self.pace * g
+
 
 def descend(objective: Any, theta: Floats, step: Floats, steps: Ints, draws: Draws, on: Any = None) -> Floats:
     """Where ``steps`` (m,) gradient steps of size ``step`` (m,) on clients' own losses lead from theta (m, d).
@@ -212,11 +220,10 @@ def katyusha(
     for s in range(int(steps.max(initial=0))):
         go = np.flatnonzero(steps > s)
         here, now = objective.take(go), draws.of(go, s)
-        theta = by.a1 * z[go] + by.a2 * x[go] + (1.0 - by.a1 - by.a2) * y[go]
+        theta = by.mix(x[go], y[go], z[go])
         change = full_gradient(here, theta, now) - full_gradient(here, x[go], now)
         g = h[go] + scale[go, None] * (change if on is None else on * change)
-        y[go] = theta - by.eta * g
-        z[go] = by.b1 * z[go] + (1.0 - by.b1) * theta - by.pace * g
+        y[go], z[go] = by.step(theta, z[go], g)
     return y, z
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import coterie
-from coterie.engines import InProcess, Loopback
+from coterie.engines import InProcess
+from coterie.federation import work
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd import async_l2gd_theory as theory
@@ -18,6 +21,7 @@ from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.clusters import ClusterTree, Ties
+from tests.engines.faults import Faults, Loopback
 from tests.methods.clustered_l2gd.test_nested_levels import P0, REGION, TREE, P, Q, coins, penalty, pulls
 from tests.methods.known_clusters import gradient, table, theta_of
 
@@ -240,3 +244,40 @@ def test_without_ties_and_over_two_levels():
     how = {"client": "shop", "cluster": ["town", "land"], "splits": 0, "gamma": 2.0, "lam": {"town": 3.0, "land": 5.0}}
     over, exact = (coterie.fit(df, "y ~ x + size", method=m, **how).predict(df)["prediction"] for m in methods)
     np.testing.assert_allclose(over, exact, atol=2e-2)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_a_run_that_began_compiled_goes_on_over_exchanges(family):
+    glm, clusters = table(family, d=4)
+    ties, found = ties_of(clusters), []
+    for compiled in (True, False):
+        fed = InProcess(glm, clusters)
+        method = AsyncL2GD(ties, 0.004, P0, P, theory.fractions(P0, P), q=(Q,), personal=NAMES, compiled=compiled)
+        *_, state = method.run(fed, [60])
+        replace(method, compiled=False).advance(fed, state, 60)
+        found.append(theta_of(fed))
+    np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("first", [5, 9])
+def test_clients_that_were_away_go_on_with_the_others(first):
+    """Site 1 misses some exchanges, the anchor's among them or not: what it shares is right at its next one, and h."""
+    glm, clusters = table("binomial", d=4)
+    ties, m = ties_of(clusters), Momentum(0.3, 0.4, 0.95, 0.01, 0.002)
+    fed = Loopback(
+        glm,
+        clusters,
+        sites=3,
+        retries=0,
+        faults=Faults(request=lambda exchange, site: site == 1 and first <= exchange < first + 9),
+    )
+    method = AsyncAL2SGD(ties, m, P0, P, theory.fractions(P0, P), 1e-12, batch=0, q=(Q,), personal=NAMES)
+    *_, state = method.run(fed, [100])
+    theta, h = theta_of(fed), np.array(fed.ask(anchors)["h"])
+    assert np.ptp(theta[:, 1]) == 0.0 and theta[0, 1] == state["copies"][0, 0, 0] != 0.0
+    np.testing.assert_allclose(h, shared_only(gradient(glm)(np.zeros_like(theta), 0)), rtol=1e-10, atol=1e-12)
+
+
+@work
+def anchors(site):
+    return {"h": site.state["h"]}

@@ -88,10 +88,10 @@ def test_free_heads_are_local_while_ties_pull_the_other_layers():
     four = problem(model=NET)
     shared = replace(four, config=replace(four.config, layout={"shared": None, "personal": ["head*"]}))
     fedper = train(shared, "fedper", {"eta": 0.4, "B": 0, "E": 3})
-    tied = train(four, "similarity-network", STEPS | {"lam": 1e4, "free": ["head*"]})
+    tied = train(four, "similarity-network", STEPS | {"lam": 1e4, "untied": ["head*"]})
     np.testing.assert_allclose(tied.theta, fedper.theta, atol=1e-8)
-    with pytest.raises(CoterieError, match=names("free shared personal")):
-        train(shared, "similarity-network", STEPS | {"free": ["dense*"]})
+    with pytest.raises(CoterieError, match=names("untied shared personal")):
+        train(shared, "similarity-network", STEPS | {"untied": ["dense*"]})
 
 
 @pytest.mark.parametrize("space", ["model", "data", "feature"])

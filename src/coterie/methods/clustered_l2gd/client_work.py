@@ -50,15 +50,14 @@ def start(site: Site, gamma: Floats, rank: int, w: Any = 0.0) -> Reply:
 
 @work
 def gradients_of_shared(site: Site, **named: Any) -> Reply:
-    """The gradient in what all clients share, where all are at x, and x and z there, to be averaged."""
-    x, one = site.state["x"], parts(site, named.get("personal"), named.get("untied"))[1]
-    f = full_gradient(site.objective, x)[:, one]
-    site.state["own"] = f
-    return {"f": np.stack([f, x[:, one], x[:, one]], axis=1), "n": np.ones(len(site))}
+    """The gradient in what all clients share, where all are at x, to be averaged."""
+    one = parts(site, named.get("personal"), named.get("untied"))[1]
+    site.state["own"] = full_gradient(site.objective, site.state["x"])[:, one]
+    return {"f": site.state["own"], "n": np.ones(len(site))}
 
 
-def first_gradients(fed: Federation, how: dict[str, Any]) -> Floats:
-    """Their mean over clients (3, d2)."""
+def first_gradient(fed: Federation, how: dict[str, Any]) -> Floats:
+    """Their mean over clients (d2,)."""
     sums = require_all_replies(fed.total(gradients_of_shared, **how))
     return np.asarray(sums["f"] / sums["n"])
 

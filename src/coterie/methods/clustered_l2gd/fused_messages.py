@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from coterie.federation import Clusters, Federation, PerCluster, Site, Work, work
+from coterie.federation import Clusters, Federation, PerCluster, Site, Work, require_all_replies, work
 from coterie.methods.clustered_l2gd.client_work import Reply, local_steps, parts, widened
 from coterie.methods.clustered_l2gd.coins_and_averages import NetworkAverage
 from coterie.methods.clustered_l2gd.nested_levels import Levels
+from coterie.methods.tree.client_work import reveal
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Momentum, full_gradient
 from coterie.objectives.parameters import precision
@@ -139,8 +140,8 @@ class ClusterHeads:
     ``weight`` (k,) is the sum of gamma over the clients that answered last, ``shared`` (d2,) is what all clients share.
     """
 
-    def __init__(self, levels: Levels, mean: Floats, weight: Floats, shared: Floats, how: dict[str, Any]) -> None:
-        self.how, self.shared = how, shared
+    def __init__(self, levels: Levels, state: dict[str, Any], how: dict[str, Any]) -> None:
+        self.how, self.shared, mean, weight = how, state["shared"], state["mean"], state["weight"]
         self.levels, ties = levels, levels.ties
         self.gamma = ties.strongest
         self.equal, self.tied = ties.equal, ties.Gamma > 0.0
@@ -200,6 +201,13 @@ class ClusterHeads:
         self.weight[mask] = sums["g"][mask]
         self.mean[answered] = sums["s"][answered] / sums["g"][answered, None]
 
+    def ask_again(self, fed: Federation, tied: Floats) -> None:
+        """Ask for averages, and what is shared, where clients made steps without the heads."""
+        if len(self.shared):
+            self.shared = require_all_replies(fed.ask(reveal, to=[0]))["theta"][0, tied == 0.0]
+        none = np.zeros(len(self.c), dtype=np.int64)
+        self.exchange(fed, np.ones(len(none), dtype=bool), none, none, self.c, 0)
+
     def pull(self, c: Floats, u: Floats) -> None:
         """All clusters will pull by c (k,) and u (k, d), those aside in which nobody answered."""
         c, u = np.where(self.weight > 0.0, c, 0.0), np.where(self.weight[:, None] > 0.0, u, 0.0)
@@ -226,9 +234,10 @@ class ClusterHeads:
 class AnchorHeads:
     """Algorithm 2: averages of the anchor x, and the communications that clients have yet to make their step from.
 
-    ``means`` has the averages of x of every level over each cluster, each (k, d), and ``fresh`` (k,) are clusters that
-    have not been told of them. ``shared`` (3, d2) is F's gradient in what all clients share, at x, and their x and z
-    there, which move at every step, at all clients alike. ``change`` is what was asked of them last.
+    ``means`` has the averages of x of every level over each cluster, each (k, d), ``fresh`` (k,) are clusters that have
+    not been told of them, and ``number`` counts anchors. ``shared`` (2, d2) is F's gradient in what all clients share,
+    at x, and x there; y and z move at every step, at all clients alike, and ``copies`` (k, 2, d2) are as far as each
+    cluster is told, so that clients that were away go on with the others'. ``change`` is what was asked of them last.
     """
 
     def __init__(
@@ -238,21 +247,20 @@ class AnchorHeads:
         momentum: Momentum,
         levels: Levels,
         batch: int,
-        means: Sequence[Floats],
-        fresh: Bools,
-        shared: Floats,
+        state: dict[str, Any],
         how: dict[str, Any],
     ) -> None:
-        self.how, self.shared, self.change = how, shared, shared
-        self.jump = np.zeros((len(fresh), shared.shape[1]))
+        self.how, self.shared, self.copies = how, state["shared"], np.array(state["copies"])
+        self.change, self.jump = np.zeros(self.copies.shape[2]), np.zeros_like(self.copies[:, 0])
         self.fed, self.client_update, self.momentum, self.batch = fed, client_update, momentum, batch
-        self.levels, self.means, self.fresh = levels, list(means), np.array(fresh)
-        self.c, self.u = np.full(len(fresh), -1.0), np.zeros(self.average.shape)
+        self.levels, self.means, self.fresh = levels, list(state["means"]), np.array(state["fresh"])
+        self.number = state["refreshes"]
+        self.c, self.u = np.full(len(self.fresh), -1.0), np.zeros(self.average.shape)
 
     @property
     def average(self) -> Floats:
         """Averages of x over clusters."""
-        return self.means[0]
+        return np.asarray(self.means[0])
 
     def communicated(self, level: Ints, theta: Floats, weight: Floats, network: NetworkAverage) -> None:
         """Clusters will step from a round of ``level`` (k,), -1 for none, by averages ``theta`` over ``weight``."""
@@ -262,16 +270,27 @@ class AnchorHeads:
         in_network = level == len(self.means) - 1
         self.jump[level >= 0] = 0.0
         if in_network.any() and self.jump.size:
-            self.jump[in_network] = self.change[0] / self.levels.probability[-1, 0]
+            self.jump[in_network] = self.change / self.levels.probability[-1, 0]
         self.pull(level >= 0, c, u)
 
     def pull(self, mask: Bools, c: Floats, u: Floats) -> None:
         """Clusters ``mask`` will step from a communication: by c (k,) and u (k, d)."""
         self.c, self.u = np.where(mask, c, self.c), np.where(mask[:, None], u, self.u)
 
+    def moved(self, average: Floats, weight: Floats, network: NetworkAverage) -> None:
+        """The anchor has moved to where its averages over clusters are these."""
+        self.means, self.fresh = self.levels.ties.level_means(average, weight), np.ones(len(weight), dtype=bool)
+        self.means[-1], self.number = network(self.levels.ties.passed[-1] * weight, average), self.number + 1
+
+    def step_copies(self, mask: Bools, g: Floats) -> None:
+        """What is shared makes a step at clusters ``mask``, along g (k, d2)."""
+        y, z = self.copies[mask, 0], self.copies[mask, 1]
+        y, z = self.momentum.step(self.momentum.mix(self.shared[1], y, z), z, g[mask])
+        self.copies[mask, 0], self.copies[mask, 1] = y, z
+
     def pending(self) -> Bools:
         """Clusters (k,) that have a communication to step from, or have not been told of the anchor's averages."""
-        return (self.c >= 0.0) | self.fresh
+        return np.asarray((self.c >= 0.0) | self.fresh)
 
     def exchange(
         self, mask: Bools, count: Ints, first: Ints, refresh: bool = False, ask: bool = False
@@ -282,22 +301,26 @@ class AnchorHeads:
         ``ask``, or where x moves, the mean gradient in what is shared is replied, too.
         """
         m, scale = self.momentum, 1.0 / self.levels.local
-        sent = {"c": self.c, "u": self.u, "fresh": self.fresh, "scale": scale, "count": count, "first": first}
+        sent = {"c": self.c, "u": self.u, "scale": scale, "count": count, "first": first}
         sent["v"] = sum(share[:, None] * mean for share, mean in zip(self.levels.ties.share, self.means, strict=True))
         message: Any = {name: PerCluster(value) for name, value in sent.items()}
         message |= {"momentum": np.array([m.a1, m.a2, m.b1, m.pace, m.eta]), "batch": self.batch}
-        to = None if mask.all() else Clusters(mask)
+        message["anchor"], to = self.number, None if mask.all() else Clusters(mask)
         if ask := self.jump.size > 0 and (ask or refresh):
-            self.change = np.zeros_like(self.shared)
+            self.change = np.zeros_like(self.change)
         if self.jump.size:
-            message |= {"shared": self.shared, "jump": PerCluster(self.jump), "ask": ask}
+            h = np.broadcast_to(self.shared[0], self.jump.shape)
+            self.step_copies(mask & (self.c >= 0.0), h + self.jump)
+            message |= {"shared": self.shared, "copies": PerCluster(self.copies.copy()), "ask": ask}
+            for s in range(int(count[mask].max(initial=0))):
+                self.step_copies(mask & (count > s), h)
         sums = self.fed.total(self.client_update, to=to, by="cluster", refresh=refresh, **self.how, **message)
         self.c, self.fresh = np.where(mask, -1.0, self.c), self.fresh & ~mask
         if not sums:
             return self.average, np.zeros(len(self.fresh))
         if ask:
             self.change = sums["f"].sum(axis=0) / sums["n"].sum()
-            self.shared = self.change if refresh else self.shared
+            self.shared = np.stack([self.change, self.copies[0, 0]]) if refresh else self.shared
         weight = np.where(mask, sums["g"], 0.0)
         tied = weight[:, None] > 0.0
         return np.where(tied, sums["s"] / np.where(tied, weight[:, None], 1.0), self.average), weight

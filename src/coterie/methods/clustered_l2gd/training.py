@@ -96,8 +96,10 @@ class AsyncL2GDTraining(Checked, Stepwise):
         float | None, Option("Of one within a cluster, in the other steps; by default the same.", low=0.0, below=1.0)
     ] = None
     B: Annotated[int, Option("Rows of a step, drawn with replacement; 0 takes all.", low=0)] = 0
-    personal: Annotated[tuple[str, ...], patterns("Layers that are tied; the others are one for all clients.")] = ("*",)
-    untied: Annotated[tuple[str, ...], patterns("Layers that nothing ties, such as head*.")] = ()
+    personal: Annotated[
+        tuple[str, ...], patterns("Layers of each client, which are tied; the others are one for all.")
+    ] = ("*",)
+    untied: Annotated[tuple[str, ...], patterns("Personal layers that nothing ties, such as head*.")] = ()
     seed: Annotated[int, Option("Of the coins and of the first model.", low=0)] = 0
     group_labels: Sequence[str] = ()
 

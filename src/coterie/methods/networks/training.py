@@ -66,8 +66,10 @@ class NetworkTraining(AlgorithmFromState):
     tau: Annotated[int, Option("Local steps in a round; 1 is the paper's algorithm.", low=1)] = 1
     B: Annotated[int, Option("Rows of a step, drawn with replacement; 0 takes all.", low=0)] = 0
     C: Annotated[float, Option("How often a client takes part in a round.", above=0.0, high=1.0)] = 1.0
-    personal: Annotated[tuple[str, ...], patterns("Layers Z that neighbours pull together; the others are x.")] = ("*",)
-    free: Annotated[tuple[str, ...], patterns("Layers of Z that no tie pulls, such as head*.")] = ()
+    personal: Annotated[tuple[str, ...], patterns("Layers Z of each client, which ties pull; the others are x.")] = (
+        "*",
+    )
+    untied: Annotated[tuple[str, ...], patterns("Personal layers that nothing ties, such as head*.")] = ()
     network: Annotated[Similarity, Option("Where clients are compared, and with how many each is tied.")] = field(
         default_factory=Similarity
     )
@@ -126,11 +128,11 @@ class NetworkTraining(AlgorithmFromState):
         mine = _columns(fed, self.personal, transport)
         network = self._similar(fed, start.models[0]) if self.edges is None else self._given(len(fed.clients))
         state: State = {"edges": network.edges, "weight": network.weight, "mine": mine, "precision": w.dtype.name}
-        if self.free:
-            free = _columns(fed, self.free, transport)
-            if (free & ~mine).any():
-                raise CoterieError("free names layers that are shared: name layers of personal.")
-            state["free"] = free[mine]
+        if self.untied:
+            untied = _columns(fed, self.untied, transport)
+            if (untied & ~mine).any():
+                raise CoterieError("untied names layers that are shared: name layers of personal.")
+            state["untied"] = untied[mine]
         if not start.shared.all():
             state |= {"whole": start.whole(None), "shared": start.shared, "w": w}
         inner = self.algorithm(state | {"share": np.ones(network.n)}, network)
@@ -202,7 +204,7 @@ class NetworkTraining(AlgorithmFromState):
             local=LocalSteps(self.eta, self.tau, self.seed, state["precision"]),
         )
         layout = self._layout(state)
-        how: State = {"p": self.p, "gap": self.gap, "free": state.get("free"), "transport": exchange}
+        how: State = {"p": self.p, "gap": self.gap, "untied": state.get("untied"), "transport": exchange}
         return SimilarityNetwork(network=network, layout=layout, lam=self.lam / n, eta=step, own=own, **how)
 
     @staticmethod
