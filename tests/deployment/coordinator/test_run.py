@@ -57,6 +57,8 @@ def test_the_exact_fit_is_that_of_one_table(exact, table):
     np.testing.assert_allclose(there.model.client, here.model.client, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(there.model.root, here.model.root, rtol=1e-10, atol=1e-12)
     assert there.log_likelihood == pytest.approx(here.log_likelihood, rel=1e-12)
+    pd.testing.assert_frame_equal(there.global_coefficients, here.global_coefficients, rtol=1e-6)
+    np.testing.assert_allclose(there.model.client_cov, here.model.client_cov, rtol=1e-5, atol=1e-9)
     assert list(there.model.labels) == ["cleveland", "hungary", "switzerland", "va"]
     status = read_status(home)
     assert status["state"] == "finished" and status["exchange"] <= 50

