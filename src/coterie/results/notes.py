@@ -237,8 +237,9 @@ def over_rounds(r: Mapping[str, Any]) -> list[str]:
             "Rows and ties leave some direction open (mu_F = 0: fewer rows than columns, or separated outcomes), so no "
             f"theorem says how fast this run comes near: {size} and {steps:,} steps were taken, and the distance above "
             "is measured."
-            + " Without ties a shared column that is constant within clients is one with the intercept, and its "
-            "coefficient is anyone's: tie clients (gamma above 0), or leave the column out." * bool(r.get("shared"))
+            + " Without ties a shared column that is constant within clients is one with their intercepts: rows tell "
+            "predictions for these clients, not its coefficient. Tie clients (gamma above 0), or leave the column out."
+            * bool(r.get("shared"))
         )
     elif r["promised"] > r["accuracy"] and r["gap"] > r["accuracy"]:
         condition = r["smoothness"] / r["mu"]

@@ -259,7 +259,7 @@ def test_a_run_that_began_compiled_goes_on_over_exchanges(family):
     np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("first", [5, 9])
+@pytest.mark.parametrize("first", [9, 30])
 def test_clients_that_were_away_go_on_with_the_others(first):
     """Site 1 misses some exchanges, the anchor's among them or not: what it shares is right at its next one, and h."""
     glm, clusters = table("binomial", d=4)
@@ -281,3 +281,12 @@ def test_clients_that_were_away_go_on_with_the_others(first):
 @work
 def anchors(site):
     return {"h": site.state["h"]}
+
+
+def test_a_column_that_is_one_with_free_intercepts_is_named_with_the_remedy():
+    how = {"client": "shop", "splits": 0, "gamma": 0.0, "rounds": {"steps": 2000}}
+    over = coterie.fit(shops(), "y ~ x + size", method="async-l2gd", **how)
+    assert "mu_F = 0" in over.notes[-1] and "Tie clients (gamma above 0), or leave the column out" in over.notes[-1]
+    exact = coterie.fit(shops(), "y ~ x + size", method="given-strengths", client="shop", splits=0, gamma=0.0)
+    found, best = (r.predict(shops())["prediction"] for r in (over, exact))
+    np.testing.assert_allclose(found, best, atol=1e-6)
