@@ -284,7 +284,7 @@ def anchors(site):
 
 
 def test_a_column_that_is_one_with_free_intercepts_is_named_with_the_remedy():
-    how = {"client": "shop", "splits": 0, "gamma": 0.0, "rounds": {"steps": 2000}}
+    how = {"client": "shop", "splits": 0, "gamma": 0.0, "rounds": {"steps": 2000, "probabilities": "common"}}
     over = coterie.fit(shops(), "y ~ x + size", method="async-l2gd", **how)
     assert "mu_F = 0" in over.notes[-1] and "Tie clients (gamma above 0), or leave the column out" in over.notes[-1]
     exact = coterie.fit(shops(), "y ~ x + size", method="given-strengths", client="shop", splits=0, gamma=0.0)

@@ -64,8 +64,8 @@ def step_size(calligraphic: float) -> float:
     """Theorem 3.5: ``1 / (2 L)``; a CoterieError where (3.3) is infinite."""
     if not np.isfinite(calligraphic):
         raise CoterieError(
-            "With these probabilities some tie or some loss is never stepped on: a probability of 0 is for what is not "
-            "tied, and one of 1 leaves no local steps. Leave p0 and p out to have them chosen."
+            "With these probabilities some tie or some loss is never stepped on: a probability of 0 is for what is "
+            "neither tied nor shared, and one of 1 leaves no local steps. Leave p0 and p out to have them chosen."
         )
     return 0.5 / calligraphic if calligraphic > 0.0 else 0.0
 

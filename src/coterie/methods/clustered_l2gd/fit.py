@@ -203,7 +203,8 @@ class Plan:
 
 def nested_rounds(ties: Ties, L: Floats, shared: float, options: Options) -> Levels | None:
     """Rounds of all levels, where there are several, or where something is shared and nothing is asked for."""
-    asked = options.probabilities_asked != (None, None) or options.probabilities == "common"
+    common = options.probabilities == "common" and np.max(ties.C1) > 0.0  # which have no rounds of all without ties
+    asked = options.probabilities_asked != (None, None) or common
     return own_levels(ties, L, shared) if ties.upper or (shared and not asked) else None
 
 
