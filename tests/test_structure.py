@@ -28,7 +28,7 @@ METHODS = [name for name in FILES if re.fullmatch(r"methods/\w+\.py", name) and 
 ROOMS = (
     *("errors", "options", "files", "imports", "families", "numerics", "data", "relations", "objectives", "federation"),
     *("queries", "codecs", "methods", "engines", "runs", "evidence", "results", "report", "deployment", "api"),
-    *("advice", "estimators", "cli", "papers"),
+    *("api_advise", "estimators", "cli", "papers"),
 )
 
 # Packages that one file or folder alone may import; whatever else needs them goes through it.

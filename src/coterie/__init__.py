@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coterie.advice import advise
     from coterie.api import compare, fit
+    from coterie.api_advise import advise
     from coterie.data.auxiliary_tasks import stack_tasks
     from coterie.data.table_files import read_table
     from coterie.errors import CoterieError
@@ -31,7 +31,7 @@ _HOMES = {
     "HierarchicalRegressor": "coterie.estimators",
     "Torch": "coterie.runs.config_keys",
     "TrainingResult": "coterie.results.training_result",
-    "advise": "coterie.advice",
+    "advise": "coterie.api_advise",
     "compare": "coterie.api",
     "fit": "coterie.api",
     "load": "coterie.results.load",

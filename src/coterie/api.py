@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -33,6 +33,8 @@ from coterie.runs import in_memory
 from coterie.runs.config import Config, document
 from coterie.runs.config_keys import Torch, engine_of
 from coterie.runs.net_call_as_config import in_words_of_a_call, method_names, over_rounds, sections
+
+NO_MODEL = "Say what a client's model is, after the rows: a formula, or coterie.Torch(...)."
 
 
 @overload
@@ -222,10 +224,9 @@ _INSTEAD = {"cluster": "say group for a net", "group": "say cluster for a table"
 def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> FitResult | TrainingResult:
     """A call of :func:`fit`; with ``methods`` it is one of :func:`compare`."""
     rows, model = arguments["rows"], arguments["model"]
-    plain = {name: one.default for name, one in inspect.signature(fit).parameters.items()}
-    given = {k: v for k, v in arguments.items() if k not in ("rows", "model") and not _alike(v, plain[k])}
+    given = given_in(fit, {k: v for k, v in arguments.items() if k not in ("rows", "model")})
     if model is None and not (isinstance(rows, Mapping) or str(rows).endswith(".toml")):
-        raise CoterieError("Say what a client's model is, after the rows: a formula, or coterie.Torch(...).")
+        raise CoterieError(NO_MODEL)
     if model is None or isinstance(model, Mapping) or str(model).endswith(".toml"):
         if given:
             raise CoterieError(f"A configuration says all of a call: write {listed(given)} into its sections.")
@@ -283,6 +284,12 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
 def with_source(tables: Mapping[str, Any], source: str) -> dict[str, Any]:
     """The same configuration of other rows."""
     return {**tables, "data": {**tables.get("data", {}), "source": source}}
+
+
+def given_in(call: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some arguments of a call that are not at their defaults."""
+    plain = inspect.signature(call).parameters
+    return {name: value for name, value in arguments.items() if not _alike(value, plain[name].default)}
 
 
 def _alike(value: Any, default: Any) -> bool:

@@ -286,6 +286,10 @@ def test_a_file_is_its_table_and_what_has_no_advice_says_why(table, tmp_path):
         coterie.advise(table, "y ~ x1", "client", personal=["head*"])
     with pytest.raises(CoterieError, match=names("within formula leave out")):
         coterie.advise(table, coterie.Torch("softmax", target="y"), "client", within="cluster")
+    with pytest.raises(CoterieError, match=names("cluster formula group net")):
+        coterie.advise(table, coterie.Torch("softmax", target="y"), "client", "cluster")
+    with pytest.raises(CoterieError, match=names("configuration seed sections")):
+        coterie.advise("nets.toml", seed=3)
 
 
 def test_a_net_is_told_which_method_is_best_and_for_whom():

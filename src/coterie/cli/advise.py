@@ -11,14 +11,13 @@ import typer
 from coterie.cli import declared_options as o
 from coterie.cli import sites
 from coterie.cli.declared_options import Force, new_file
-from coterie.cli.fit import NEEDED, TableOrConfig, kind_of, reading
+from coterie.cli.fit import TableOrConfig, kind_of, reading
 from coterie.cli.outputs import check_table, write_table
 from coterie.cli.terminal import say, status, width
 from coterie.deployment.federation_toml import LONGEST, is_federation
 from coterie.errors import CoterieError
 from coterie.methods.collaboration.options import Options
 from coterie.options import declared
-from coterie.results.fit_options import Columns
 from coterie.results.fit_options import Options as FitOptions
 
 if TYPE_CHECKING:
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 EXAMPLE = 'Example: coterie advise students.csv --formula "mAch ~ cses" --client school --cluster sector'
 
 _ADVICE = "The advice"
-OPTIONS = o.flags(Columns) | o.flags(FitOptions, "family", "splits", "test_fraction", "order_by", "split_by", "seed")
-OPTIONS |= {name: o.optional(declared(Columns)[name], " A table needs it.") for name in NEEDED}
+OPTIONS = o.COLUMNS | o.flags(FitOptions, "family", "splits", "test_fraction", "order_by", "split_by", "seed")
 OPTIONS |= {
     name: o.flag(replace(one, option=replace(one.option, group=_ADVICE)))
     for name, one in declared(Options).items()
@@ -82,7 +80,7 @@ def advise(
 
 def advised(context: typer.Context, table: Path, main: str | None) -> Advice:
     """The advice on a table, a federation, or the nets of a configuration."""
-    from coterie.advice import advise as advice_on
+    from coterie.api_advise import advise as advice_on
     from coterie.deployment.federated_fit import advice_asked, advice_in
 
     kind = kind_of(context, table, {"main", "out", "pairs", "force"})
@@ -98,7 +96,7 @@ def advised(context: typer.Context, table: Path, main: str | None) -> Advice:
         return advice_in(sites.carried(context, table, advice_asked(formula, given)))
     from coterie.data.labels import encode
     from coterie.results.advice import client_position
-    from coterie.results.table_advice import check_call
+    from coterie.results.advise_table import check_call
 
     columns = ("client", "offset", "weights")
     check_call(**{name: value for name, value in options.items() if name not in columns})

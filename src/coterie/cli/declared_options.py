@@ -108,7 +108,11 @@ def flags(cls: type, *names: str) -> Parameters:
     return {name: flag(one) for name, one in declared(cls).items() if name in names or not names}
 
 
-FIT: Parameters = flags(Columns) | flags(Options)
+NEEDED = ("formula", "client")
+COLUMNS: Parameters = flags(Columns)
+COLUMNS |= {name: optional(declared(Columns)[name], " A table needs it.") for name in NEEDED}
+"""What columns mean; only of a table :func:`need_columns` asks for those that are ``NEEDED``."""
+FIT: Parameters = COLUMNS | flags(Options)
 """Of ``coterie fit``: the arguments of :func:`coterie.fit` by their names."""
 
 
@@ -169,6 +173,13 @@ def given(context: Context) -> set[str]:
     """Names of the parameters that were typed."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def need_columns(context: Context) -> None:
+    """Raise for an option that a table needs and that is not given."""
+    for name in NEEDED:
+        if context.params[name] is None:
+            raise CoterieError(f"Missing option '--{name}'. See '{context.command_path} --help'.")
 
 
 def arguments(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,9 +18,6 @@ from coterie.cli.terminal import say, status
 from coterie.deployment.federation_toml import FEDERATION, SCHEMA, SITE, Config
 from coterie.errors import CoterieError
 from coterie.options import declared, of
-
-if TYPE_CHECKING:
-    pass
 
 MinGroup = Annotated[
     int,

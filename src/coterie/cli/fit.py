@@ -19,8 +19,6 @@ from coterie.cli.outputs import check_folder, need_room, our_document, our_page
 from coterie.cli.terminal import say, status, width
 from coterie.deployment.federation_toml import LONGEST, is_federation
 from coterie.errors import CoterieError
-from coterie.options import declared
-from coterie.results.fit_options import Columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,9 +30,7 @@ EXAMPLE = 'Example: coterie fit students.csv --formula "mAch ~ cses" --client sc
 TableOrConfig = Annotated[
     Path, typer.Argument(parser=place, metavar="ROWS", help=f"{TABLES}; a federation's folder; or a configuration.")
 ]
-NEEDED = ("formula", "client")
-OPTIONS = o.FIT | {name: o.optional(declared(Columns)[name], " A table needs it.") for name in NEEDED}
-OPTIONS |= {"engine": o.ENGINE}
+OPTIONS = o.FIT | {"engine": o.ENGINE}
 """The arguments of :func:`coterie.fit` for a table by their names."""
 Out = Annotated[
     Path | None, new_file("--out", "DIR", "Folder for the model and report.html; nothing is written without it.")
@@ -130,9 +126,8 @@ def kind_of(context: typer.Context, rows: Path, outputs: set[str]) -> str:
     typed = {one.name: max(one.opts, key=len) for one in context.command.params}
     if wrong := [typed[name] for name in context.params if name in o.given(context) - own]:
         raise CoterieError(f"'{rows}' is {what}: leave out {', '.join(wrong)}.")
-    for name in NEEDED if kind == "table" else ():
-        if context.params[name] is None:
-            raise CoterieError(f"Missing option '--{name}'. See '{context.command_path} --help'.")
+    if kind == "table":
+        o.need_columns(context)
     return kind
 
 

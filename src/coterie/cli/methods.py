@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: coterie methods --model torch"
 _TABLE = "A table"
 COLUMNS = {
-    name: o.optional(declared(Columns)[name], "") if name in ("formula", "client") else o.flag(declared(Columns)[name])
+    name: o.optional(declared(Columns)[name], "") if name in o.NEEDED else o.flag(declared(Columns)[name])
     for name in ("formula", "client", "cluster")
 }
 
@@ -81,9 +81,7 @@ def not_applicable(context: typer.Context, table: Path, some: list[Method]) -> d
     from coterie.api import prepared
     from coterie.results.table_fit import why_not
 
-    for option in ("formula", "client"):
-        if context.params[option] is None:
-            raise CoterieError(f"Missing option '--{option}'. See '{context.command_path} --help'.")
+    o.need_columns(context)
     fitting = prepared(table, **{key: context.params[key] or () for key in COLUMNS})
     problem, _ = fitting.problem()
     each = {m.name: why_not(m.name, problem, fitting.clients, False) for m in some if m.fits}

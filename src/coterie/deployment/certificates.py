@@ -37,20 +37,20 @@ _UNUSED = ("content_commitment", "key_encipherment", "data_encipherment", "key_a
            "decipher_only")  # fmt: skip
 
 
-def need_valid(path: Path, remedy: str = RENEW) -> None:
+def need_valid(path: Path) -> None:
     """A CoterieError unless the certificate at ``path`` can be read and holds now."""
     try:
         found = x509.load_pem_x509_certificate(path.read_bytes())
     except FileNotFoundError:
-        raise CoterieError(f"There is no certificate {path}: {remedy}.") from None
+        raise CoterieError(f"There is no certificate {path}: {RENEW}.") from None
     except ValueError as problem:
-        raise CoterieError(f"{path} is not a certificate: {remedy}.") from problem
+        raise CoterieError(f"{path} is not a certificate: {RENEW}.") from problem
     now = datetime.now(UTC)
     if now > found.not_valid_after_utc:
-        raise CoterieError(f"The certificate {path} ended on {found.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: {remedy}.")
+        raise CoterieError(f"The certificate {path} ended on {found.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: {RENEW}.")
     if now < found.not_valid_before_utc:
         begin = f"{found.not_valid_before_utc:%Y-%m-%d %H:%M}"
-        raise CoterieError(f"The certificate {path} begins on {begin} UTC: set this computer's clock, or {remedy}.")
+        raise CoterieError(f"The certificate {path} begins on {begin} UTC: set this computer's clock, or {RENEW}.")
 
 
 def need_trust(host: str, port: int, root: Path, pair: tuple[Path, Path] | None = None) -> None:

@@ -24,10 +24,7 @@ from coterie.results.saved_values import from_json
 
 Go = Callable[[Any, Path, str, float], object]
 """What follows a run to its end: called with the engine, the coordinator's folder, the run's name and the seconds."""
-_ROWS_TOGETHER = {
-    "order_by": "sites hold out rows by the seed alone",
-    "split_by": "sites hold out rows by the seed alone",
-}
+_ROWS_TOGETHER = ("order_by", "split_by")
 _TASK = (*(name for name in declared(Columns) if name != "formula"), "family")
 _OPTIONS = [name for name in declared(Options) if name not in (*_TASK, *_ROWS_TOGETHER, "method", "seed")]
 
@@ -41,7 +38,7 @@ def program(
     name, or module:function. A CoterieError names what is missing, and what sites do not take.
     """
     for name in [name for name in _ROWS_TOGETHER if name in given]:
-        raise CoterieError(f"Over sites there is no {name}: {_ROWS_TOGETHER[name]}.")
+        raise CoterieError(f"Over sites there is no {name}: sites hold out rows by the seed alone.")
     method, rounds = given.get("method", "auto"), given.get("rounds")
     several: dict[str, Any] = {"methods": list(given["methods"])} if "methods" in given else {}
     if several and isinstance(rounds, int) and given.get("main") is None:

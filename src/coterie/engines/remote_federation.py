@@ -95,6 +95,11 @@ class Participants:
         everyone = roster(len(ids), tree.clusters, ids)
         return cls(everyone, sites, tree.labels, joined("weights"), joined("counts"), tree.levels, info)
 
+    @property
+    def notes(self) -> list[str]:
+        """What sites say of their data, each note once."""
+        return list(dict.fromkeys(note for told in self.info.values() for note in told.get("notes", ())))
+
 
 def _column(parts: Iterable[Array]) -> Coded:
     """One column of labels out of the sites' parts; text where any of them is text."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats
 
 ENOUGH = 3  # splits from which a client's gain gets an interval of its own
@@ -37,7 +38,7 @@ def less(best: float, other: float, loss: str) -> str:
     return f"{abs(other - best):.3g} {'less' if best <= other else 'more'} {loss}"
 
 
-def bootstrap(values: Floats, rng: np.random.Generator, draws: int = 1000) -> tuple[float, float]:
+def bootstrap(values: Floats, seed: int, draws: int = 1000) -> tuple[float, float]:
     """95% interval of the mean over clients, by resampling clients.
 
     Above 20,000 clients the normal interval, which resampling then reproduces.
@@ -48,6 +49,7 @@ def bootstrap(values: Floats, rng: np.random.Generator, draws: int = 1000) -> tu
     if n > 20_000:
         half = 1.96 * values.std(ddof=1) / np.sqrt(n)
         return float(values.mean() - half), float(values.mean() + half)
+    rng = keyed_random.generator(seed, "bootstrap", 0, 0)
     means = np.array([values[rng.integers(0, n, n)].mean() for _ in range(draws)])
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)

@@ -19,7 +19,6 @@ from coterie.evidence.splits import Splits
 from coterie.families import Family
 from coterie.methods.problem_and_estimates import Estimates
 from coterie.methods.registry import FITTED
-from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.row_kernels import totals
 from coterie.runs.run_table_method import client_losses
@@ -123,7 +122,7 @@ class TableComparison(Comparison):
         return self._interval(self._tested(self.mean(name)) - self._tested(self.mean(self.best)))
 
     def _interval(self, values: Floats) -> Triple:
-        return values.mean(), *bootstrap(values, keyed_random.generator(self.seed, "bootstrap", 0, 0))
+        return values.mean(), *bootstrap(values, self.seed)
 
     def _tested(self, values: Floats) -> Floats:
         return values[self.weight > 0]

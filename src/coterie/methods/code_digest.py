@@ -18,14 +18,9 @@ _LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "coterie"}
 """Packages whose code is told by its name."""
 _PLAIN = (str, bytes, bool, int, float, complex, type(None), type(...), range, slice)
 _LAYERS = ("_parameters", "_buffers")
-_PASSING = {"training", "__doc__", "__module__", "__dict__", "__weakref__", "__firstlineno__", "__annotations__"}
-_PASSING |= {
-    "__static_attributes__",
-    "__dataclass_fields__",
-    "__dataclass_params__",
-    "_abc_impl",
-    "__abstractmethods__",
-}
+_PASSING = {"training", "__doc__", "__module__", "__dict__", "__weakref__", "__firstlineno__", "__annotations__",
+            "__static_attributes__", "__dataclass_fields__", "__dataclass_params__", "_abc_impl",
+            "__abstractmethods__"}  # fmt: skip
 MOST, DEEPEST = 10_000, 40  # values that are looked at
 
 

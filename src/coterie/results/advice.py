@@ -15,7 +15,6 @@ from coterie.errors import CoterieError, listed, nearest
 from coterie.evidence.intervals import bootstrap, over_splits
 from coterie.evidence.table_comparison import FEW, TableComparison, all_splits
 from coterie.methods.collaboration.choose_collaborators import Choice
-from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats
 
 WORTH = 1.1
@@ -159,8 +158,8 @@ def _over_rows(advice: Advice) -> Iterator[str]:
 
 
 def _measured(advice: Advice) -> Iterator[str]:
-    seed, gain = advice.settings["seed"], advice.clients["gain"].dropna().to_numpy()
-    low, high = bootstrap(gain, keyed_random.generator(seed, "bootstrap", 0, 0))
+    gain = advice.clients["gain"].dropna().to_numpy()
+    low, high = bootstrap(gain, advice.settings["seed"])
     interval = f" (95% interval {low:.3g} to {high:.3g})" if len(gain) >= FEW else ""
     yield (
         f"A client gains {gain.mean():.3g} in the mean{interval} and {np.median(gain):.3g} in the median over being "
@@ -190,7 +189,7 @@ def _compared(frame: pd.DataFrame, some: bool, seed: int) -> Iterator[str]:
     whose = f"For {_count(len(frame))} with rows enough for a model of their own" if some else "In the mean"
     text = f"{whose}, theory predicted a gain of {predicted.mean():.3g} and {gain.mean():.3g} was measured"
     if len(frame) >= FEW:
-        low, high = bootstrap(gain, keyed_random.generator(seed, "bootstrap", 0, 0))
+        low, high = bootstrap(gain, seed)
         verdict = "they agree" if low <= predicted.mean() <= high else "they differ by more than chance"
         if not low <= predicted.mean() <= high:
             verdict += f": theory promised too {'much' if predicted.mean() > high else 'little'}"
@@ -251,13 +250,13 @@ def of_pairs(clients: Clients, choice: Choice | None) -> pd.DataFrame:
     return pd.DataFrame(columns | {"weight": choice.alpha[of] * tau})
 
 
-def measured(parts: Sequence[TableComparison], fraction: float, predicted: Floats | None) -> dict[str, Any]:
+def measured(parts: Sequence[TableComparison], fraction: float, predicted: Sequence[Floats]) -> dict[str, Any]:
     """Columns of what held-out rows of every split say of clients alone, together and pooled.
 
-    ``predicted`` (m,) are the gains that theory promised on the training rows.
+    ``predicted`` are the gains (m,) that theory promised on the training rows of each.
     """
     whole = all_splits(parts)
-    columns: dict[str, Any] = {} if predicted is None else {"predicted_gain": predicted}
+    columns: dict[str, Any] = {"predicted_gain": np.mean(predicted, axis=0)}
     columns |= {"test_rows": whole.rows.astype(np.int64), "loss_alone": whole.mean("local")}
     columns |= {"loss_together": whole.mean("together"), "loss_pooled": whole.mean("pooled")}
     columns["gain"] = columns["loss_alone"] - columns["loss_together"]

@@ -78,9 +78,8 @@ def objective_of(
     made = network(config)
     deep, _ = _deep()
     options = {key: model[key] for key in ("dtype", "device", "buffers", "clip", "momentum", "batched")}
-    options |= {"ridge": ridge}
     loss, score = model["loss"], model["score"]
-    options["loss"] = _found(config, loss, "The loss") if ":" in loss else loss
+    options |= {"ridge": ridge, "loss": _found(config, loss, "The loss") if ":" in loss else loss}
     options["score"] = None if score is None else _found(config, score, "The score")
     y = rows.y if targets else None
     found = deep.Deep.of(made, rows.X, y, rows.starts, rows.stops, labels=labels, **options)

@@ -324,7 +324,7 @@ def train(
     if judge is not None:  # trains without the rows that are held back to judge by; test rows are as they were
         problem = replace(problem, data=replace(judge.data, test=problem.data.test))
     folder = None if folder is None else local(folder)
-    if not resume:
+    if folder is None or not resume:
         if folder is not None:
             rmtree(folder / SITES, ignore_errors=True)  # of an earlier run
         run = _Run(problem, trained_method(name, problem.config.folder), dict(setting), judge, folder)
@@ -375,10 +375,8 @@ def _resumed(
     return setting
 
 
-def saved_run(problem: TrainingProblem, name: str, folder: Path | None) -> dict[str, Any]:
+def saved_run(problem: TrainingProblem, name: str, folder: Path) -> dict[str, Any]:
     """The checkpoint in a folder, once it is sure that it is of this configuration; more rounds are allowed."""
-    if folder is None:
-        raise CoterieError("There is no folder to resume from: name one with --out, or run.checkpoint.")
     saved: dict[str, Any] = checkpoint.read(folder / FILE)
     kept = saved["state"] if isinstance(saved, dict) and "state" in saved else None
     if not isinstance(kept, dict) or "configuration" not in kept:

@@ -29,7 +29,6 @@ from coterie.numerics.arrays import Bools, Floats
 from coterie.results.fit_result import FitResult
 
 Fit = Callable[[Remote], Estimates]
-Hold = Callable[[Mapping[str, Any]], Remote]
 ALIKE = "alike:"
 """How what is kept of a method's own baseline begins: models of clients' own rows under the prior that it has."""
 
@@ -117,14 +116,15 @@ class Evidence:
 class Comparing:
     """Methods to be compared over the sites, beside `local` and `pooled`.
 
-    ``fits`` are fits by name, ``alike`` those of a method's own baseline; ``hold(split)`` opens the run whose sites set
-    the rows of a split aside. Where sums are masked (``secure``), nothing of single clients is to be seen; ``each`` are
-    the methods that ask clients one by one. ``counted`` (m,) are the clients that are tested; None for all.
+    ``fits`` are fits by name, ``alike`` those of a method's own baseline; ``opened(part, hold=split)`` opens the part
+    of the run whose sites set the rows of a split aside. Where sums are masked (``secure``), nothing of single clients
+    is to be seen; ``each`` are the methods that ask clients one by one. ``counted`` (m,) are the clients that are
+    tested; None for all.
     """
 
     fits: Mapping[str, Fit]
     alike: Mapping[str, Fit]
-    hold: Hold
+    opened: Callable[..., Remote]
     problem: GroupedProblem
     splits: Splits
     secure: bool
@@ -141,7 +141,8 @@ class Comparing:
         cost: dict[str, float] = dict.fromkeys(("exchanges", "bytes_down", "bytes_up"), 0)
         why, names, out = "of some {} at a site they are fewer than its min_group", list(self.fits), dict[str, str]()
         while len(parts) < splits.count and alone:
-            part = self.hold({"seed": splits.seed, "repeat": len(parts), "fraction": float(splits.fraction)})
+            split = {"seed": splits.seed, "repeat": len(parts), "fraction": float(splits.fraction)}
+            part = self.opened(f"split{len(parts)}", hold=split)
             if not np.array_equal(part.clients.ids, fed.clients.ids):
                 why = "other clients were there than in the fit"
                 break

@@ -67,7 +67,7 @@ def fit(
     named, strengths = program.program in FITTED, _strengths(clients, given)
     names = _applying(options, found, clients, bool(strengths))
     every = {name: Asked.of(name, options, clients, found, strengths) for name in names}
-    notes = list(dict.fromkeys(n for told in fed.participants.info.values() for n in told.get("notes", ())))
+    notes = fed.participants.notes
     if shared:
         notes.append(f"Shared, because no client varies in them: {', '.join(shared)}.")
 
@@ -117,12 +117,8 @@ def _comparing(
     """What compares methods on rows that sites hold out."""
     alike = {n: one.alone for n, one in every.items() if one.method.corrected is not None and options.has_prior}
     each = frozenset(n for n, one in every.items() if one.each or options.residual == "by-client")
-
-    def hold(split: Mapping[str, Any]) -> Remote:
-        return opened(f"split{split['repeat']}", hold=split)
-
     fits, main = {n: one.fit for n, one in every.items()}, counted(clients, options)
-    return Comparing(fits, alike, hold, problem, options.hold, secure, each, main)
+    return Comparing(fits, alike, opened, problem, options.hold, secure, each, main)
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,11 @@ class Collaborators:
                 "ask for them to be normalised (normalise=True), or correct them."
             )
 
+    def weights(self, alpha: Floats) -> Floats:
+        """Weights (M + P,) of requests; ``alpha`` (M,) of main clients without collaborators counts as 0."""
+        alpha = np.where(np.diff(self.starts) > 0, alpha, 0.0)
+        return np.concatenate([1.0 - alpha, alpha[self.pair_main] * self.tau])
+
     @classmethod
     def of_one(
         cls,

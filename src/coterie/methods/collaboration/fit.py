@@ -114,8 +114,7 @@ def coefficient_covariance(
     client's own rows (``residual_alone``, None without dispersion), if it is larger.
     """
     M = len(pairs.main)
-    alpha = np.where(np.diff(pairs.starts) > 0, alpha, 0.0)
-    w = np.concatenate([1.0 - alpha, alpha[pairs.pair_main] * pairs.tau])
+    w = pairs.weights(alpha)
     own = np.concatenate([np.ones(M), np.zeros(len(pairs.pair_main))])
     clients, mains = pairs.request_client, pairs.request_main
     message: dict[str, Any] = {"theta": PerRow(theta[mains]), "w": PerRow(w), "own": PerRow(own)}

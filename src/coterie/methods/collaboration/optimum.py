@@ -56,8 +56,7 @@ def optimum(
     of as many as the weights make of a main client's and its collaborators' together: ``1 / sum_k w_k^2 / n_k``.
     """
     M = len(pairs.main)
-    alpha = np.where(np.diff(pairs.starts) > 0, alpha, 0.0)
-    w = np.concatenate([1.0 - alpha, alpha[pairs.pair_main] * pairs.tau])
+    w = pairs.weights(alpha)
     weighted = np.flatnonzero(w > 0.0)
     clients, mains, w = pairs.request_client[weighted], pairs.request_main[weighted], w[weighted]
     theta = np.tile(metric.at, (M, 1)) if start is None else np.array(start)

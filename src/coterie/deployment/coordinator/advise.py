@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from coterie.deployment.coordinator import identifiability
-from coterie.deployment.coordinator.comparison import ALIKE, Comparing, Summed
+from coterie.deployment.coordinator.comparison import ALIKE, Comparing, Fit, Summed
 from coterie.deployment.coordinator.fit import clients_without_rows, settled
 from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.schema import Schema, clusters_of
@@ -23,9 +23,8 @@ from coterie.methods import pooled
 from coterie.methods.collaboration import fit as collaboration
 from coterie.methods.collaboration.options import Options as Collaboration
 from coterie.methods.problem_and_estimates import Estimates
-from coterie.numerics.arrays import Floats
 from coterie.results.advice import Advice, measured, of_clients, of_pairs
-from coterie.results.table_advice import Together
+from coterie.results.advise_table import Together
 
 METHOD = "weighted-averaging"
 
@@ -44,8 +43,8 @@ def advise(fed: Remote, program: RunConfig, schema: Schema, opened: Callable[...
     clients = clients_without_rows(fed, design.terms, task)
     problem = replace(found, personal=np.arange(len(design.terms)), intercept=None)
     asked = Collaboration.of(options.rounds, corrected=False)
-    together, predicted, choice, held = Together(problem, asked), list[Floats](), None, 0.0
-    notes = list(dict.fromkeys(n for told in fed.participants.info.values() for n in told.get("notes", ())))
+    together, choice, held = Together(problem, asked), None, 0.0
+    notes = fed.participants.notes
     try:
         choice, _, held = together.over(fed)
     except CoterieError as refused:
@@ -53,33 +52,27 @@ def advise(fed: Remote, program: RunConfig, schema: Schema, opened: Callable[...
             raise
         notes.append(f"With whom to collaborate is not said, as that asks for single clients: {refused}")
 
-    def fit(fed: Federation) -> Estimates:
-        choice, fitted, _ = together.over(fed)
-        predicted.append(problem.family.loss_factor * choice.gain)
-        return fitted
-
     def alone(fed: Federation) -> Estimates:
         return collaboration.alone(fed, problem, {"prior": asked.prior})
-
-    def hold(split: Mapping[str, Any]) -> Remote:
-        return opened(f"split{split['repeat']}", hold=split)
 
     frame, settings = of_clients(clients, choice), {} if choice is None else dict(choice.about)
     evidence = None
     if options.splits:
-        fits = {"pooled": lambda fed: pooled.fit(fed, problem)} | ({} if choice is None else {METHOD: fit})
-        alike = {METHOD: alone} if choice is not None and options.has_prior else {}
-        said = Comparing(fits, alike, hold, problem, options.hold, secure, frozenset({METHOD})).over(fed)
+        fits: dict[str, Fit] = {"pooled": lambda fed: pooled.fit(fed, problem)}
+        if choice is not None:
+            fits[METHOD] = together.in_split
+        alike: dict[str, Fit] = {METHOD: alone} if choice is not None and options.has_prior else {}
+        said = Comparing(fits, alike, opened, problem, options.hold, secure, frozenset({METHOD})).over(fed)
         notes += said.notes
         parts = [_renamed(part) for part in said.parts]
         evidence = None if said.found is None else _renamed(said.found)
         if said.alone and parts and "together" in parts[0].losses:
-            frame = frame.assign(**measured(parts, options.test_fraction, np.mean(predicted, axis=0)))
+            frame = frame.assign(**measured(parts, options.test_fraction, together.predicted))
     settings |= {"formula": task["formula"], "client": clients.name, "cluster": clusters_of(task)}
     settings |= {"family": options.family, "collaborators": asked.collaborators, "within": asked.within}
     settings |= {"splits": options.splits, "test_fraction": options.test_fraction, "seed": options.seed}
     settings |= {"columns": len(design.terms), "prior": held, "notes": notes, "sites": list(fed.names)}
-    table = frame.iloc[:0, :0] if evidence is None else evidence.table
+    table = pd.DataFrame() if evidence is None else evidence.table
     return Advice(frame, of_pairs(clients, choice), table, problem.family.loss, settings)
 
 

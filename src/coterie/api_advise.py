@@ -6,26 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from coterie import api, files
 from coterie.data.table import as_names
 from coterie.data.table_files import read_table
 from coterie.deployment import federated_fit
 from coterie.deployment.federation_toml import is_federation
 from coterie.errors import CoterieError, listed
-from coterie.evidence.comparison import BASELINES
-from coterie.evidence.intervals import over_splits
-from coterie.evidence.training_comparison import TrainingComparison
 from coterie.options import declared
-from coterie.results import table_advice
+from coterie.results import advise_nets, advise_table
 from coterie.results.advice import Advice
 from coterie.results.fit_options import Options
 from coterie.results.training_result import TrainingResult
 from coterie.runs.config_keys import Torch
-
-_OF_TABLES = ("family", "collaborators", "within", "prior", "splits", "order_by", "split_by", "offset", "weights")
 
 
 def advise(
@@ -109,85 +101,38 @@ def advise(
     >>> coterie.advise("heart/", "disease ~ age", family="binomial").sentences  # doctest: +SKIP
     >>> coterie.advise("digits", coterie.Torch("mlp"), personal=["head*"], seed=[0, 1, 2]).sentences  # doctest: +SKIP
     """
-    given = dict(locals())
-    of_table = {name: given[name] for name in _OF_TABLES}
+    arguments = dict(locals())
+    for name in ("rows", "model", "net"):
+        del arguments[name]
     if isinstance(model, Torch) or (model is None and str(rows).endswith(".toml")):
-        plain = dict(zip(_OF_TABLES, ("gaussian", 10, "all", "auto", *[None] * 5), strict=True))
-        if wrong := [name for name in _OF_TABLES if of_table[name] != plain[name]]:
-            raise CoterieError(f"{listed(wrong)} {'is' if len(wrong) == 1 else 'are'} for a formula: leave that out.")
-        asked = {"test_fraction": test_fraction, "seed": seed, "engine": engine, **net} if model is not None else net
-        found = api.compared(rows, *([] if model is None else [model, client]), methods="auto", **asked)
+        given = api.given_in(advise, arguments)
+        need_none([name for name in ("collaborators", "within", "prior") if name in given], "a formula")
+        found = api.compared(rows, model, methods="auto", **given, **net)
         if not isinstance(found, TrainingResult):
             raise CoterieError("A configuration of a table gives no advice: give the table, and the formula.")
-        return of_nets(found.evidence)
-    if net:
-        raise CoterieError(f"{listed(net)} {'is' if len(net) == 1 else 'are'} for coterie.Torch: leave that out.")
+        return advise_nets.advise(found.evidence)
+    need_none([*net], "coterie.Torch")
     if not isinstance(model, str):
-        raise CoterieError("Say what a client's model is, after the rows: a formula, or coterie.Torch(...).")
+        raise CoterieError(api.NO_MODEL)
+    levels = as_names("cluster", cluster)
     if is_federation(rows):
-        told = of_table | {"client": client, "cluster": list(as_names("cluster", cluster)), "seed": seed}
-        told |= {"test_fraction": test_fraction, "missing": missing, "engine": {} if engine == "auto" else engine}
+        told = arguments | {"cluster": list(levels), "engine": {} if engine == "auto" else engine}
         return federated_fit.advise(rows, model, told)
     if client is None:
         raise CoterieError("A formula needs client: name the column that says whose row it is.")
-    levels = as_names("cluster", cluster)
     if engine != "auto":
         raise CoterieError("Advice on a table is worked out in this process: leave engine out.")
-    if splits is None:
-        splits = declared(Options)["splits"].default
-    how: dict[str, Any] = {"splits": splits, "test_fraction": test_fraction, "seed": seed}
-    how |= {"order_by": order_by, "split_by": split_by}
-    table_advice.check_call(model, levels, family, prior, collaborators, within, missing, **how)
+    how: dict[str, Any] = {"test_fraction": test_fraction, "seed": seed, "order_by": order_by, "split_by": split_by}
+    how["splits"] = declared(Options)["splits"].default if splits is None else splits
+    asked, held_out = advise_table.check_call(model, levels, family, prior, collaborators, within, missing, **how)
     if isinstance(rows, (str, Path)):
         if files.local(rows).is_dir():
             raise CoterieError(f"'{rows}' is a folder, and none of a federation: name a table in it.")
         rows = read_table(rows, [name for name in (client, *levels, split_by) if name is not None])
-    options = of_table | how | {"missing": missing}
-    return table_advice.advise(rows, model, client, levels, **options)
+    return advise_table.advise(rows, model, client, levels, offset, weights, missing, asked, held_out)
 
 
-def of_nets(found: TrainingComparison) -> Advice:
-    """What a comparison of trained methods advises: the best beside `local` and `pooled`, and whom it helps."""
-    sign, name = found.rule.sign, found.score
-    if not {*BASELINES} <= {*found.methods}:
-        raise CoterieError("Heads of other shapes have no `local` and `pooled` to compare with: see coterie.compare.")
-    runs = found.runs["local"]
-    labels = list(dict.fromkeys(label for run in runs for label in run.labels))
-
-    def losses(method: str) -> pd.DataFrame:
-        """Of every client (seeds, clients), so that less is better."""
-        values = found.clients(method)
-        rows = [dict(zip(run.labels, row, strict=True)) for run, row in zip(runs, values, strict=True)]
-        return pd.DataFrame([{k: 1.0 - v if sign > 0 else v for k, v in one.items()} for one in rows], columns=labels)
-
-    others = [method for method in found.methods if method not in BASELINES]
-    best = max(others, key=lambda m: np.nan_to_num(sign * found.values(m).mean(), nan=-np.inf))
-    each = {method: losses(method) for method in found.methods}
-    gain = each["local"] - each[best]
-    low, high = over_splits(gain.to_numpy(), found.config.data["test"] / (1.0 - found.config.data["test"]))
-    by = pd.DataFrame({method: one.mean() for method, one in each.items()})
-    some = by.dropna()
-    frame: dict[str, Any] = {
-        "best": some.idxmin(axis=1).reindex(by.index),
-        "loss_alone": by["local"],
-        "loss_together": by[best],
-    }
-    frame |= {"loss_pooled": by["pooled"], "gain": gain.mean(), "gain_low": low, "gain_high": high}
-    clients = pd.DataFrame(frame, index=pd.Index(labels, name="client"))
-    table = found.table
-    evidence = pd.DataFrame({"loss_rows": 1.0 - table[name] if sign > 0 else table[name]})
-    evidence = evidence.rename(index={best: "together"}).join(table.rename(index={best: "together"}))
-    tally = clients["best"].value_counts()
-    counts = listed(f"{method} for {n:,}" for method, n in tally.items())
-    notes = [
-        f"Over all held-out rows {found.best} does best of {len(found.methods)} methods.",
-        f"By its own held-out rows alone the best method of a client is {counts}; so few rows tell little, and what "
-        "the method does on average is the better guide.",
-        "A net has no one optimum, by whose curvature theory would say with whom to collaborate and what that is "
-        "worth: name main clients, and weighted-averaging is compared, too.",
-    ]
-    settings = {"method": best, "seed": found.config.run["seeds"][0], "recommended": found.best, "notes": notes}
-    return Advice(
-        clients, pd.DataFrame(columns=["client", "collaborator", "tau", "weight"]), evidence,
-        f"1 - {name}" if sign > 0 else name, settings,
-    )  # fmt: skip
+def need_none(given: list[str], kind: str) -> None:
+    """Raise for what is ``given`` and goes with the other kind of model."""
+    if given:
+        raise CoterieError(f"{listed(given)} {'is' if len(given) == 1 else 'are'} for {kind}: leave that out.")
