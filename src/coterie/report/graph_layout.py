@@ -13,7 +13,7 @@ STEPS = 300
 EXACT = 300  # clients up to whose number all push each other one by one
 
 
-def spring_layout(network: Network, seed: int = 0) -> Floats:
+def spring_layout(network: Network) -> Floats:
     """Places (n, 2) to draw the clients of a network at, around 0, the farthest at distance 1; as wide as can be.
 
     They start at two eigenvectors of the network. Then ties pull by the square of their length times their weight over
@@ -24,10 +24,10 @@ def spring_layout(network: Network, seed: int = 0) -> Floats:
     n = network.n
     if n <= 2:
         return np.array([[-1.0, 0.0], [1.0, 0.0]])[:n] * (n > 1)
-    start = leading_eigenvectors(network.adjacency, 3, seed)[:, 1:]
+    start = leading_eigenvectors(network.adjacency, 3)[:, 1:]
     start = start * np.where(start[np.abs(start).argmax(axis=0), [0, 1]] < 0.0, -1.0, 1.0)
     start = start / np.maximum(np.sqrt(np.mean(start**2, axis=0)), 1e-12)
-    jitter = keyed_random.uniform(seed, "positions", np.arange(n, dtype=np.uint64), 0, 2) - 0.5
+    jitter = keyed_random.uniform(0, "positions", np.arange(n, dtype=np.uint64), 0, 2) - 0.5
     place = np.ascontiguousarray((start + 0.5 * jitter) * 0.5 * np.sqrt(n))
     pull = network.weight
     if len(network):

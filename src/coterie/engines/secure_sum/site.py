@@ -209,8 +209,8 @@ class SecureSite:
         return self._channels[owner, holder]
 
 
-def secure_sites(names: Sequence[str], secure: Secure, run: str = "run") -> Callable[[str], SecureSite]:
+def secure_sites(names: Sequence[str], secure: Secure) -> Callable[[str], SecureSite]:
     """Fresh identities for sites in one process: a function that makes the party of a name, as often as it is asked."""
     identities = {name: Identity.new() for name in names}
     peers = {name: identity.public for name, identity in identities.items()}
-    return lambda name: SecureSite(name, run, secure, identities[name], peers)
+    return lambda name: SecureSite(name, "run", secure, identities[name], peers)

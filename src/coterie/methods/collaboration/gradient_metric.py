@@ -33,11 +33,11 @@ class Metric:
         return cls(np.zeros(d), np.eye(d))
 
     @classmethod
-    def whitened(cls, everyone: Estimates, weight: float, prior: float = 0.0) -> Metric:
+    def whitened(cls, everyone: Estimates, weight: float) -> Metric:
         """Around the pooled model of rows of so much weight, whose mean curvature becomes the identity."""
         covariance = everyone.root_cov / everyone.sigma2 * weight
         try:
-            return cls(everyone.root, np.asarray(np.linalg.cholesky(covariance), dtype=np.float64), prior)
+            return cls(everyone.root, np.asarray(np.linalg.cholesky(covariance), dtype=np.float64))
         except np.linalg.LinAlgError as e:
             raise CoterieError("The rows of all clients do not tell some columns apart: leave one out.") from e
 
