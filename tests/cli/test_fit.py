@@ -29,7 +29,7 @@ def fit(df, *arguments, formula="score ~ hours", client="school", file="table.cs
 
 
 def finite(result):
-    frames = (result.global_coefficients.drop(columns="term"), result.client_coefficients)
+    frames = (result.global_coefficients.drop(columns=["term", "df"]), result.client_coefficients)
     frames += (result.comparison, result.variance_components[["sd", "cov"]])
     return all(np.isfinite(frame.to_numpy(dtype=float)).all() for frame in frames)
 
