@@ -63,7 +63,8 @@ def test_whatever_asks_clients_is_an_engine_or_a_wrapper_that_is_tried_here():
         if isinstance(f, ast.FunctionDef) and f.name in ("ask", "total") and [a.arg for a in f.args.posonlyargs][1:]
     }
     assert answering == {"WrappedFederation", "InProcess", "Coordinator"}
-    alone = {"InFrame"}  # only around sites that keep a frame: see tests/methods/local_training
+    # only around sites that keep a frame (tests/methods/local_training), and around clusters (its clients have none)
+    alone = {"InFrame", "Unclustered"}
     assert wrapping == {wrapper.__name__ for wrapper in WRAPPERS} | alone
     assert asking - wrapping == {"Federation", "Answering"}
 

@@ -53,7 +53,7 @@ def build(folder, frames=None, min_group=5, labels=("ward", "kind"), disclosure=
         frame.to_csv(own / "data.csv", index=False)
         Member(name, "data.csv", min_group, disclosure=disclosure).write(own)
         config.write(own)
-        proposals[name], _ = propose(frame, labels, ["pain"])
+        proposals[name], _ = propose(frame, labels, [name for name in ("pain",) if name in frame])
         proposals[name].write(own / "schema.toml")
     united, problems = unite(proposals)
     (folder / "coordinator").mkdir()

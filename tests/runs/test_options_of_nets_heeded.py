@@ -34,8 +34,8 @@ TAKEN = {
 """Values of hyper-parameters; of what is not here, another than the default."""
 MODEL = {"clip": 0.01, "momentum": 0.5, "ridge": 0.3, "dtype": "float64", "buffers": "averaged", "loss": "own"}
 MODEL |= {"score": "own", "greater_is_better": True, "inputs": ["x"], "target": "y", "heads": {"0": {"norm": True}}}
-FREE = {"strict", "device", "path", "args"}
-"""What rightly changes nothing where nothing is broken, or on one device, or says what the model is."""
+FREE = {"strict", "device", "path", "args", "batched"}
+"""What rightly changes nothing where nothing is broken, or on one device, or says what the model is, or how it is computed."""
 RARELY = {("local", "buffers"), ("pooled", "buffers"), ("fedbn", "buffers"), ("similarity-network", "gap")}
 """Of baselines nothing travels, fedbn keeps statistics, and a gap is what solves may leave, not what they leave."""
 NEEDED = {
@@ -124,6 +124,7 @@ GROUP = {str(i): i % 2 for i in range(CLIENTS)}
 IDLE = [
     ({"method": "apfl", "net": {"momentum": 0.9}}, "momentum apfl one by one leave out"),
     ({"method": "dp-sgd", "net": {"clip": 1.0}}, "clip dp-sgd gradients leave out"),
+    ({"method": "dp-sgd", "net": {"momentum": 0.5}}, "momentum dp-sgd gradients leave out"),
     ({"method": "pooled", "rounds": {"C": 0.5}}, "pooled no hyper-parameter 'C'"),
     ({"method": "local", "privacy": {"clip": 1.0, "noise": 1.0}}, "local sends nothing privacy hide"),
     ({"method": "found-groups", "rounds": {"restarts": 3}}, "restarts found-groups by = 'restarts' leave out"),

@@ -165,12 +165,6 @@ def test_models_that_do_not_fit(model, message):
         train(TrainingProblem.of(config(model=model), 0), "fedavg", {})
 
 
-@pytest.mark.parametrize("option", ["clip", "momentum"])
-def test_options_of_local_steps_are_refused_where_gradients_travel(option):
-    with pytest.raises(CoterieError, match=rf"{option} of \[model\].*dp-sgd.*sends gradients"):
-        train(TrainingProblem.of(config(model={option: 0.5}), 0), "dp-sgd", {})
-
-
 def test_a_layer_pattern_that_matches_nothing_lists_the_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = '[data]\npartition = "rotated"\nclients = 8\n[model]\npath = "mlp"\n[layout]\npersonal = ["haed*"]\n'
