@@ -35,7 +35,7 @@ TAKEN = {
 MODEL = {"clip": 0.01, "momentum": 0.5, "ridge": 0.3, "dtype": "float64", "buffers": "averaged", "loss": "own"}
 MODEL |= {"score": "own", "greater_is_better": True, "inputs": ["x"], "target": "y", "heads": {"0": {"norm": True}}}
 FREE = {"strict", "device", "path", "args", "batched"}
-"""What rightly changes nothing where nothing is broken, or on one device, or says what the model is, or how it is computed."""
+"""What rightly changes nothing where nothing is broken or on one device, or says what the model is or how it runs."""
 RARELY = {("local", "buffers"), ("pooled", "buffers"), ("fedbn", "buffers"), ("similarity-network", "gap")}
 """Of baselines nothing travels, fedbn keeps statistics, and a gap is what solves may leave, not what they leave."""
 NEEDED = {
