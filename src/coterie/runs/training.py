@@ -324,6 +324,8 @@ def train(
     if judge is not None:  # trains without the rows that are held back to judge by; test rows are as they were
         problem = replace(problem, data=replace(judge.data, test=problem.data.test))
     folder = None if folder is None else local(folder)
+    if resume and folder is None:
+        raise CoterieError("There is no folder to resume from: name the one of the run's checkpoint.")
     if folder is None or not resume:
         if folder is not None:
             rmtree(folder / SITES, ignore_errors=True)  # of an earlier run
