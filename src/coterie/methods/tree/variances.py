@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 LONG = 10.0  # seconds after which a search says where it is
 STARTS = ((0.5, 1.0), (0.1, 1.0), (0.5, 0.0))
 """Deviations from which searches begin, and whether they are as they move a row's predictor, or as they are."""
+ROUNDS = 200  # of EM for residual variances, at most
 PRIOR_ROWS = 1.0  # rows of the common variance that are added to each client's
 
 
@@ -189,15 +190,13 @@ def residual_variance(site: Site) -> Reply:
     return {"v": site.state["v"]}
 
 
-def learn_residual_variances(
-    fed: Federation, search: Variances, state: State, rounds: int = 200
-) -> tuple[State, float]:
+def learn_residual_variances(fed: Federation, search: Variances, state: State) -> tuple[State, float]:
     """Learn both kinds of variances from a converged search with equal residuals, until the deviance moves by 1e-4.
 
     The state has the deviance of the tree for rows as they are weighed; the sum of ``n_i log v_i`` completes it.
     """
     best, mean, setup = np.inf, 1.0, search.setup
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         _, s, sigma2 = search.evaluate(fed, state.x, state.u)
         L, _ = search.factors(state.x)
         C = s.inverse if search.reml else 0.0 * s.inverse
