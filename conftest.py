@@ -36,7 +36,7 @@ def state(tmp_path_factory):
 @pytest.fixture
 def in_full(monkeypatch):
     """All messages carry their forms, for tests that read them on the way."""
-    from coterie.engines.links import SiteLink
+    from coterie.engines.header_compression import SiteLink
 
     monkeypatch.setattr(SiteLink, "shortened", lambda link, request: None)
 

@@ -14,7 +14,7 @@ from simulated_hospitals import three_hospitals
 
 from coterie.data.images import standardised
 from coterie.data.partition import ClientRows, PartitionedRows
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.methods.fedavg import FedAvg
 from coterie.objectives.deep import Deep
 from coterie.objectives.deep.losses import grid_loss

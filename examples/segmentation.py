@@ -14,7 +14,7 @@ from simulated_hospitals import two_hospitals
 
 from coterie.data.images import read_folder, standardised
 from coterie.data.partition import ClientRows, PartitionedRows
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.methods.fedavg import FedAvg
 from coterie.objectives.deep import Deep
 from coterie.objectives.deep.losses import dice, dice_and_cross_entropy

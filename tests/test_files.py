@@ -203,7 +203,7 @@ def test_where_there_are_no_locks_all_is_as_ever_without_them(tmp_path):
         sys.modules["fcntl"] = None  # as on Windows
         from pathlib import Path
         from coterie import files
-        from coterie.engines.journal import Journal
+        from coterie.engines.checkpoint_and_journal import Journal
         import coterie.deployment.nvflare.job, coterie.engines.ray.actors
         with files.locked(Path({str(tmp_path)!r}) / "lock", 0.0, "busy"):
             Journal({str(tmp_path)!r}).add("ask", b"key", {{}})

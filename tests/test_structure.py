@@ -149,7 +149,7 @@ def test_imports_go_one_way() -> None:
     ("name", "code"),
     [
         ("methods/x.py", "import coterie.engines"),
-        ("methods/x.py", "from coterie.engines.inprocess import InProcess"),
+        ("methods/x.py", "from coterie.engines.local_engines import InProcess"),
         ("methods/x.py", "from ..engines import inprocess"),
         ("methods/x.py", "def f():\n    from coterie import engines"),
         ("methods/x.py", "from coterie import fit"),

@@ -16,13 +16,11 @@ from coterie.deployment.federation_toml import Config
 from coterie.deployment.schema import Schema
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.deployment.site.site_toml import Member
-from coterie.engines import checkpoint
-from coterie.engines.inprocess import InProcess
-from coterie.engines.journal import Journal
-from coterie.engines.loopback import Loopback
+from coterie.engines.checkpoint_and_journal import Folder, Journal, load_checkpoint, save_checkpoint, write_durable
+from coterie.engines.local_engines import InProcess, Loopback
 from coterie.engines.ray import Ray
-from coterie.engines.remote_federation import Remote
 from coterie.engines.secure_sum import Identity
+from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError
 from coterie.files import local
 from coterie.report.fit_page import write_report
@@ -86,10 +84,10 @@ PYTHON = {
     "load": lambda url, _: coterie.load(url),
     "save": lambda url, result: result.save(url),
     "report": lambda url, result: write_report(result, url),
-    "checkpoint save": lambda url, _: checkpoint.save(url, fed(), {}),
-    "checkpoint load": lambda url, _: checkpoint.load(url, fed()),
-    "checkpoint write": lambda url, _: checkpoint.write(url, []),
-    "a site's state": lambda url, _: checkpoint.Folder(url),
+    "checkpoint save": lambda url, _: save_checkpoint(url, fed(), {}),
+    "checkpoint load": lambda url, _: load_checkpoint(url, fed()),
+    "checkpoint write": lambda url, _: write_durable(url, []),
+    "a site's state": lambda url, _: Folder(url),
     "journal": lambda url, _: Journal(url),
     "loopback folder": lambda url, _: Loopback(Rows(), [0, 0], folder=url),
     "loopback journal": lambda url, _: Loopback(Rows(), [0, 0], journal=url),

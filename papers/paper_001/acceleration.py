@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.families import GAUSSIAN
 from coterie.methods.clustered_l2gd.async_l2gd_theory import ball
 from coterie.methods.clustered_l2gd.fit import (

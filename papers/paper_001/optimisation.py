@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.data.datasets import describe, fetch
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.families import BINOMIAL
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd.fit import distance_monitor, gap, solve_exactly

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.families import GAUSSIAN
 from coterie.methods import given_strengths, hierarchical, local, pooled
 from coterie.methods.problem_and_estimates import GroupedProblem

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.evidence.splits import split_rows
 from coterie.families import family_named
 from coterie.numerics.arrays import Floats

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.collaborators import Collaborators

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.methods import given_strengths
 from papers.paper_001 import optimisation
 from papers.paper_001.optimisation import GAMMAS, LAM, READINGS, Found, Run, follow, interval

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="networks need the extra torch")
 
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.methods.networks.build_network import Similarity
 from coterie.objectives.deep import Deep
 from coterie.objectives.deep.nets import unet

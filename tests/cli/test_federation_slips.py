@@ -14,9 +14,8 @@ from coterie.deployment.logs import RunLog
 from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.deployment.site.site_toml import Member
-from coterie.engines.policy import BelowQuorum, Policy, Refused
-from coterie.engines.remote_federation import Remote
-from coterie.engines.retry import reasons
+from coterie.engines.retry_and_quorum import BelowQuorum, Policy, Refused, reasons
+from coterie.engines.site_enrolment import Remote
 from tests.cli.harness import coterie
 from tests.cli.test_federation import RUN, Engine
 from tests.deployment.sites import FORMULA, NAMES, build, home, task, transport

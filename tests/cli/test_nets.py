@@ -92,9 +92,9 @@ def test_a_killed_process_is_resumed(folder):
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert not (folder / "cut" / "training.json").exists()
-    from coterie.engines.checkpoint import read
+    from coterie.engines.checkpoint_and_journal import read_durable
 
-    cut = read(folder / "cut" / "ditto-seed0" / "checkpoint")["state"]["method"]["t"]
+    cut = read_durable(folder / "cut" / "ditto-seed0" / "checkpoint")["state"]["method"]["t"]
     assert 1 <= cut < 4000
     changed("rounds = 4", f"rounds = {cut + 5}\ncheckpoint_every = 1\nevaluate_every = 100000")
     refused = coterie("fit", "digits.toml", "--out", "cut", "--resume").message

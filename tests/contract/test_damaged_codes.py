@@ -5,7 +5,7 @@ import pytest
 
 from coterie.codecs.base import Codec
 from coterie.engines import wire
-from coterie.engines.policy import Policy
+from coterie.engines.retry_and_quorum import Policy
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from tests.contract.registry import CASES

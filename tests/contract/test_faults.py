@@ -5,8 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from coterie.engines import InProcess, checkpoint, wire
-from coterie.engines.policy import Policy
+from coterie.engines import InProcess, wire
+from coterie.engines.checkpoint_and_journal import load_checkpoint, read_durable, save_checkpoint
+from coterie.engines.retry_and_quorum import Policy
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
 from tests.contract.cases import make_federation, quadratic
@@ -178,11 +179,11 @@ def test_a_full_disk_at_a_site_is_not_an_exchange(tmp_path, monkeypatch):
     fed = federation(folder=tmp_path)
     fed.ask(add, x=1.0)
 
-    def full(*args):
+    def full(*args, **options):
         raise OSError("No space left")
 
     with monkeypatch.context() as patch, pytest.raises(CoterieError, match="No space left"):
-        patch.setattr(checkpoint, "write", full)
+        patch.setattr("coterie.files.write", full)
         fed.ask(add, x=10.0)
     fed.ask(add, x=100.0)
     np.testing.assert_array_equal(fed.ask(read)["u"], 101.0)
@@ -209,9 +210,9 @@ def test_a_checkpoint_holds_state_of_every_kind(tmp_path):
     fed = local()
     fed.ask(add, x=PerRow(np.arange(M, dtype=float)))
     state = {"t": 3, "x": np.arange(4.0), "name": "a", "parts": [np.zeros(1), {"y": np.float32(1)}], "none": None}
-    checkpoint.save(tmp_path / "c", fed, state)
+    save_checkpoint(tmp_path / "c", fed, state)
     other = local()
-    found = checkpoint.load(tmp_path / "c", other)
+    found = load_checkpoint(tmp_path / "c", other)
     assert wire.encode(found) == wire.encode(state)
     found["x"] += 1  # a method may change its own state
     np.testing.assert_array_equal(other.ask(read)["u"], np.arange(M))
@@ -223,15 +224,15 @@ def test_a_checkpoint_holds_state_of_every_kind(tmp_path):
 def test_a_fault_while_writing_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     fed = federation(folder=tmp_path / "sites")
     fed.ask(add, x=1.0)
-    checkpoint.save(tmp_path / "c", fed, {"t": 1})
+    save_checkpoint(tmp_path / "c", fed, {"t": 1})
     for _ in range(3):  # marks at the sites must not eat the one that the file relies on
         fed.ask(add, x=1.0)
         with monkeypatch.context() as patch, pytest.raises(OSError, match="dead"):
             patch.setattr(os, "fsync", failing_in(tmp_path))
-            checkpoint.save(tmp_path / "c", fed, {"t": 2})
+            save_checkpoint(tmp_path / "c", fed, {"t": 2})
         assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["c"]
     again = federation(folder=tmp_path / "sites")
-    assert checkpoint.load(tmp_path / "c", again) == {"t": 1}
+    assert load_checkpoint(tmp_path / "c", again) == {"t": 1}
     np.testing.assert_array_equal(again.ask(read)["u"], 1.0)
 
 
@@ -251,27 +252,27 @@ def failing_in(folder):
 @pytest.mark.parametrize("damage", ["head", "middle", "cut", "version", "empty"])
 def test_a_damaged_checkpoint_does_not_end_a_new_run(damage, tmp_path):
     file, sites = tmp_path / "c", tmp_path / "sites"
-    checkpoint.save(file, federation(folder=tmp_path / "others"), {"t": 1})
+    save_checkpoint(file, federation(folder=tmp_path / "others"), {"t": 1})
     data = bytearray(file.read_bytes())
     data[{"head": 0, "version": 4}.get(damage, 60)] ^= 1
     file.write_bytes({"cut": data[:30], "empty": b""}.get(damage, data))
     fed = federation(folder=sites)
     for t in (1, 2, 3):
         fed.ask(add, x=1.0)
-        checkpoint.save(file, fed, {"t": t})
+        save_checkpoint(file, fed, {"t": t})
         again = federation(folder=sites)
-        assert checkpoint.load(file, again) == {"t": t}
+        assert load_checkpoint(file, again) == {"t": t}
         np.testing.assert_array_equal(again.ask(read)["u"], float(t))
         fed = again
 
 
 def test_a_save_reads_the_beginning_of_the_last_checkpoint_alone_and_uses_the_other_mark(tmp_path, monkeypatch):
-    fed, read = federation(folder=tmp_path / "sites"), checkpoint.read
-    monkeypatch.setattr(checkpoint, "read", lambda path: pytest.fail("read whole"))
+    fed, read = federation(folder=tmp_path / "sites"), read_durable
+    monkeypatch.setattr("coterie.engines.checkpoint_and_journal.read_durable", lambda path: pytest.fail("read whole"))
     marks = []
     for _ in range(4):
         fed.ask(add, x=1.0)
-        checkpoint.save(tmp_path / "c", fed, {"x": np.zeros(1000)})
+        save_checkpoint(tmp_path / "c", fed, {"x": np.zeros(1000)})
         marks.append(read(tmp_path / "c")["engine"]["tag"])
     assert marks == ["c.0", "c.1", "c.0", "c.1"]
 
@@ -279,7 +280,7 @@ def test_a_save_reads_the_beginning_of_the_last_checkpoint_alone_and_uses_the_ot
 def test_what_a_run_left_that_was_killed_while_it_saved_goes_with_the_next_save(tmp_path):
     (tmp_path / ".c.0a1b2c3d.part").write_bytes(b"cotr")
     (tmp_path / ".other.0a1b2c3d.part").write_bytes(b"cotr")
-    checkpoint.save(tmp_path / "c", local(), {})
+    save_checkpoint(tmp_path / "c", local(), {})
     assert sorted(p.name for p in tmp_path.iterdir()) == [".other.0a1b2c3d.part", "c"]
 
 
@@ -298,18 +299,18 @@ def test_what_is_no_checkpoint_is_named(content, sentence, tmp_path):
     if content is not None:
         (tmp_path / "c").write_bytes(content)
     with pytest.raises(CoterieError, match=sentence):
-        checkpoint.load(tmp_path / "c", local())
+        load_checkpoint(tmp_path / "c", local())
 
 
 def test_a_checkpoint_of_another_federation_is_refused(tmp_path):
     fed = local()
     fed.ask(add, x=1.0)
-    checkpoint.save(tmp_path / "c", fed, {})
+    save_checkpoint(tmp_path / "c", fed, {})
     other: InProcess = make_federation("inprocess", quadratic(M + 1, k=3))
     with pytest.raises(CoterieError, match="another number of clients"):
-        checkpoint.load(tmp_path / "c", other)
+        load_checkpoint(tmp_path / "c", other)
     with pytest.raises(CoterieError, match="another engine"):
-        checkpoint.load(tmp_path / "c", federation())
-    checkpoint.save(tmp_path / "d", federation(), {})
+        load_checkpoint(tmp_path / "c", federation())
+    save_checkpoint(tmp_path / "d", federation(), {})
     with pytest.raises(CoterieError, match="another engine"):
-        checkpoint.load(tmp_path / "d", fed)
+        load_checkpoint(tmp_path / "d", fed)

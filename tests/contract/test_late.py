@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from coterie.engines import checkpoint, wire
-from coterie.engines.policy import Policy
+from coterie.engines import wire
+from coterie.engines.checkpoint_and_journal import load_checkpoint, save_checkpoint
+from coterie.engines.retry_and_quorum import Policy
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import quadratic
@@ -111,11 +112,11 @@ def test_another_coordinator_goes_on_from_a_checkpoint_whatever_comes_late(tmp_p
     sent, copies = [[] for _ in range(SITES)], np.random.default_rng(5)
     fed = begin(tmp_path / "sites", sent, copies)
     fed.total(add, x=1.0)
-    checkpoint.save(tmp_path / "c", fed, {})
+    save_checkpoint(tmp_path / "c", fed, {})
     for _ in range(9):
         fed.total(add, x=1.0)
     again = begin(tmp_path / "sites", sent, copies)
-    checkpoint.load(tmp_path / "c", again)
+    load_checkpoint(tmp_path / "c", again)
     assert [float(again.total(add, x=x)["u"]) for x in (10.0, 100.0)] == [11.0 * M, 111.0 * M]
 
 

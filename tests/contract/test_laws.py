@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from coterie.engines import checkpoint
+from coterie.engines.checkpoint_and_journal import load_checkpoint, save_checkpoint
 from coterie.errors import CoterieError
 from tests.contract.cases import last, make_federation
 from tests.contract.registry import CASES
@@ -201,11 +201,11 @@ def test_resumed_is_straight(case, engine, stop, state_folder):
     fed = make_federation(engine, problem, 3, **folders)
     for steps, state in enumerate(case.stream(fed), start=1):
         if steps == stop:
-            checkpoint.save(state_folder / "run", fed, state)
+            save_checkpoint(state_folder / "run", fed, state)
         if steps == stop + 1:  # a step that the checkpoint does not know
             break
     again = make_federation(engine, problem, 3, **folders)
-    state = last(case.stream(again, checkpoint.load(state_folder / "run", again)))
+    state = last(case.stream(again, load_checkpoint(state_folder / "run", again)))
     same(case.finish(again, state), straight)
     assert again.ledger.exchanges == plain.ledger.exchanges
 
@@ -236,9 +236,9 @@ def test_a_coordinator_that_dies_at_any_message_goes_on_undisturbed(case, seed, 
         fed = make_federation(
             "loopback", problem, parts, folder=state_folder / "sites", faults=faults, retries=50, tap=tap
         )
-        state = start = checkpoint.load(file, fed) if file.exists() else begin(fed, file)
+        state = start = load_checkpoint(file, fed) if file.exists() else begin(fed, file)
         for state in case.stream(fed, start):
-            checkpoint.save(file, fed, state)
+            save_checkpoint(file, fed, state)
             saved[0] += 1
         return case.finish(fed, state), fed.ledger.exchanges
 
@@ -258,5 +258,5 @@ def test_a_coordinator_that_dies_at_any_message_goes_on_undisturbed(case, seed, 
 
 def begin(fed, file):
     """A checkpoint before the first step: a run that dies within it must not meet its own half-made exchanges."""
-    checkpoint.save(file, fed, {})
+    save_checkpoint(file, fed, {})
     return {}

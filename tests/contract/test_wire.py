@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from coterie.engines import replies, wire
+from coterie.engines import wire
+from coterie.engines.message_checks import ReplyFault, read_reply
 from coterie.errors import CoterieError
 from coterie.federation import PerCluster, PerRow, Ragged
 from tests.property.fuzzing import body, seal
@@ -140,8 +141,8 @@ def test_every_bit_that_flips_is_damage_and_never_another_version():
             with pytest.raises(CoterieError, match=r"changed on the way.*send it again") as caught:
                 wire.decode(flipped)
             assert type(caught.value) is CoterieError
-            reply = replies.read(flipped, {"kind": "ask"})
-            assert isinstance(reply, replies.ReplyFault) and reply.kind == "unreadable"
+            reply = read_reply(flipped, {"kind": "ask"})
+            assert isinstance(reply, ReplyFault) and reply.kind == "unreadable"
 
 
 def test_a_pickle_is_not_a_message():

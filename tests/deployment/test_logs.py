@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coterie.deployment import logs
-from coterie.engines.policy import Exchanged
+from coterie.engines.coordinator import Exchanged
 from coterie.errors import CoterieError
 from tests.messages import names
 

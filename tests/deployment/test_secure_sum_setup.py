@@ -11,7 +11,7 @@ import pytest
 from coterie.deployment import folders, secure_sum_setup, toml_files
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.site.site_toml import Member
-from coterie.engines.checkpoint import Folder
+from coterie.engines.checkpoint_and_journal import Folder
 from coterie.errors import CoterieError
 from tests.cli.harness import coterie
 from tests.messages import names

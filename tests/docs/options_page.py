@@ -9,7 +9,7 @@ from dataclasses import is_dataclass
 from coterie.deployment.column_types import SchemaColumn
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.site.site_toml import Disclosure, Member
-from coterie.engines.policy import Policy
+from coterie.engines.retry_and_quorum import Policy
 from coterie.methods.clustered_l2gd.options import Options as Rounds
 from coterie.methods.collaboration.options import Options as Collaboration
 from coterie.methods.local_training.fit import Rounds as Training

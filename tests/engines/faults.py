@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from coterie.engines import loopback
-from coterie.engines.policy import Policy
+from coterie.engines import local_engines
+from coterie.engines.retry_and_quorum import Policy
 from coterie.engines.site import Node
 from coterie.numerics import keyed_random
 
@@ -65,7 +65,7 @@ class Mortal(Node):
             raise CrashError
 
 
-class Loopback(loopback.Loopback):
+class Loopback(local_engines.Loopback):
     """With ``faults``; ``tap(direction, site, data)`` sees all that is sent, "down" or "up", lost messages included."""
 
     def __init__(self, *data, faults=None, retries=10, policy=None, tap=None, folder=None, **options):

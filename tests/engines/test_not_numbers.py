@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.engines import InProcess, Loopback, wire
-from coterie.engines.policy import Policy
+from coterie.engines.retry_and_quorum import Policy
 from coterie.families import family_named
 from coterie.methods.collaboration import optimum as collaboration
 from coterie.methods.collaboration.collaborators import Collaborators

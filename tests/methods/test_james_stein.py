@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods import given_strengths, hierarchical, james_stein
 from coterie.methods.james_stein import shrink

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coterie.data.clients import Clients
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.evidence.selection import search
 from coterie.evidence.splits import Splits
 from coterie.methods import given_strengths, local, pooled

@@ -25,11 +25,11 @@ from coterie.deployment.logs import read_status, words
 from coterie.deployment.schema import Schema
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.deployment.site.site_toml import Member
-from coterie.engines import InProcess, checkpoint, wire
-from coterie.engines.journal import Journal, header
-from coterie.engines.policy import Policy
+from coterie.engines import InProcess, wire
+from coterie.engines.checkpoint_and_journal import Journal, header, load_checkpoint, save_checkpoint
 from coterie.engines.privacy import Event, Guard
-from coterie.engines.remote_federation import Remote
+from coterie.engines.retry_and_quorum import Policy
+from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError, fitting
 from coterie.methods.fedavg import FedAvg
 from coterie.report.fit_page import render
@@ -200,11 +200,11 @@ def engine_checkpoint(folder: Path) -> Form:
     fed = InProcess(PROBLEM.objective, PROBLEM.clusters, PROBLEM.weights, PROBLEM.ids)
     method = FedAvg(eta=0.1, E=1, B=0)
     (state,) = method.run(fed, [1], method.init(fed))
-    checkpoint.save(folder / "point", fed, state)
+    save_checkpoint(folder / "point", fed, state)
 
     def use(folder: Path) -> None:
         new = InProcess(PROBLEM.objective, PROBLEM.clusters, PROBLEM.weights, PROBLEM.ids)
-        checkpoint.load(folder / "point", new)
+        load_checkpoint(folder / "point", new)
 
     return messages(folder, use)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coterie.engines import wire
-from coterie.engines.policy import Policy
-from coterie.engines.remote_federation import Remote
+from coterie.engines.retry_and_quorum import Policy
+from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError
 from tests.contract.cases import cluster_steps, last, personal_step, quadratic, tied
 from tests.engines.sites import nodes, transport

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from coterie.data.clients import Clients
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.methods import hierarchical
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree import marginal_likelihood

@@ -8,7 +8,7 @@ from scipy.stats import t as student
 import coterie
 from coterie.data.datasets import fetch
 from coterie.data.prepare_table import prepare
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError
 from coterie.evidence.splits import split_rows
 from coterie.families import family_named

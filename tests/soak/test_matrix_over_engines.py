@@ -13,7 +13,7 @@ import tests.cells
 from coterie.deployment import folders
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.schema import propose
-from coterie.engines.engine_by_name import ready
+from coterie.engines.local_engines import ready
 from coterie.methods.registry import FITTED, METHODS
 from tests.cells import fitted, numbers, of_table, schools
 from tests.test_matrix import MODELS, RUN

@@ -67,7 +67,7 @@ def init(
     check_folder(folder, "FOLDER")
     from coterie.deployment import folders, secure_sum_setup
     from coterie.deployment.schema import Schema
-    from coterie.engines.policy import Policy
+    from coterie.engines.retry_and_quorum import Policy
 
     given: dict[str, Any] = {name: context.params[name] for name in ("engine", "host", "port", "seed")}
     given |= {"name": context.params["name"] or folder.resolve().name, "sites": context.params["site"] or ()}

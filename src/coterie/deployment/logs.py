@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie import files
-from coterie.engines import checkpoint
-from coterie.engines.policy import Exchanged
+from coterie.engines.checkpoint_and_journal import write_durable
+from coterie.engines.coordinator import Exchanged
 from coterie.errors import CoterieError, shortened
 
 LOG, STATUS = "log.jsonl", "status.json"
@@ -127,7 +127,7 @@ class RunLog:
             if entry is not None:
                 append(self.folder / LOG, entry)
             text = json.dumps(self.status, indent=1, ensure_ascii=False)
-            checkpoint.write(self.folder / STATUS, [text.encode()])
+            write_durable(self.folder / STATUS, [text.encode()])
 
 
 def read_status(folder: Path) -> dict[str, Any]:

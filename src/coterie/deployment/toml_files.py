@@ -27,7 +27,7 @@ def write(path: Path, tables: Mapping[str, Any], head: str = "", remarks: Mappin
 
     ``head`` is a comment above, ``remarks`` are comments behind the lines of keys.
     """
-    from coterie.engines import checkpoint
+    from coterie.engines.checkpoint_and_journal import write_durable
 
     comment = "".join(f"# {line}\n" for line in head.splitlines())
     lines = text(tables)
@@ -35,7 +35,7 @@ def write(path: Path, tables: Mapping[str, Any], head: str = "", remarks: Mappin
         said = remark.replace("\\", r"\\")
         lines = re.sub(rf"^({re.escape(key)} = .*)$", rf"\1  # {said}", lines, flags=re.MULTILINE)
     try:
-        checkpoint.write(path, [(comment + lines).encode()])
+        write_durable(path, [(comment + lines).encode()])
     except OSError as problem:
         raise CoterieError(f"'{path}' cannot be written: {problem.strerror or problem}.") from problem
 

@@ -1,6 +1,5 @@
 """Engines: where client work runs. Methods never import this room."""
 
-from coterie.engines.inprocess import InProcess
-from coterie.engines.loopback import Loopback
+from coterie.engines.local_engines import InProcess, Loopback
 
 __all__ = ["InProcess", "Loopback"]

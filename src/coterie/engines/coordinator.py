@@ -7,18 +7,18 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.engines import replies, wire
-from coterie.engines.journal import Journal
-from coterie.engines.ledger import Ledger, measure
-from coterie.engines.policy import Exchanged, Policy
+from coterie.engines import wire
+from coterie.engines.checkpoint_and_journal import Journal
+from coterie.engines.cost_ledger import Ledger, measure
+from coterie.engines.message_checks import disagreeing, not_numbers
 from coterie.engines.reduction import Adder, Gather
-from coterie.engines.retry import Retry
+from coterie.engines.retry_and_quorum import Policy, Retry
 from coterie.engines.routing import Address, Addresses, Grouping, Part, compact, localise, unequal
 from coterie.engines.site import Exchange
 from coterie.errors import CoterieError, fitting
@@ -29,6 +29,27 @@ if TYPE_CHECKING:
     from coterie.engines.secure_sum import KeyOffers, Secure, SecureExchange
 
 Answers = list[tuple[Part, dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """One exchange, for logs.
+
+    ``kind`` is "ask" or "total"; ``work`` its name; ``asked`` and ``answered`` are names of sites, ``missing`` those
+    without a counted reply, and why; ``clients`` are the requests that were answered, and all; ``down`` and ``up`` are
+    bytes.
+    """
+
+    number: int
+    kind: str
+    work: str
+    asked: tuple[str, ...]
+    answered: tuple[str, ...]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    clients: tuple[int, int] = (0, 0)
+    down: int = 0
+    up: int = 0
+    seconds: float = 0.0
 
 
 class Coordinator(Answering):
@@ -184,9 +205,9 @@ class Coordinator(Answering):
         if hidden is not None:
             hidden.take(found)
         else:
-            self._retry.leave_out(replies.disagreeing(found, rows, unequal(query.message)), found)
+            self._retry.leave_out(disagreeing(found, rows, unequal(query.message)), found)
             if not self._retry.policy.strict:
-                self._retry.leave_out(replies.not_numbers(found), found)
+                self._retry.leave_out(not_numbers(found), found)
             if (check := query.check) is not None:
                 at = {s: _numbers(address, parts[s]) for s in found}
                 text = "its answer cannot be used ({})"

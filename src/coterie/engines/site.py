@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.engines import wire
-from coterie.engines.block_runner import BLOCK, Runner
-from coterie.engines.checkpoint import ANEW, Folder
-from coterie.engines.client_state import Store
-from coterie.engines.links import CoordinatorLink
-from coterie.engines.requests import NUMBERED, Refusal, clients, covers, failed, need_form, numbers
+from coterie.engines.checkpoint_and_journal import ANEW, Folder
+from coterie.engines.client_work_and_state import BLOCK, Runner, Store
+from coterie.engines.header_compression import CoordinatorLink
+from coterie.engines.message_checks import NUMBERED, Refusal, failed, need_form, numbers
 from coterie.engines.routing import unequal
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Array, Ints, Site, State, Work, find_work
@@ -235,3 +234,21 @@ class Node:
             self._store.replace(sets.pop("state"))
             self._store.staged.update(sets.pop("staged"))
             self._marks = {key.removeprefix("mark "): arrays for key, arrays in sets.items()}
+
+
+def clients(rows: Array | None, clusters: Ints) -> Ints | None:
+    """The client of each request (None: all) of ``rows``: clients, or a mask over the site's sorted clusters (m,)."""
+    if rows is None or rows.dtype != bool:
+        return None if rows is None else rows.astype(np.int64)
+    if len(rows) != (int(clusters[-1]) + 1 if len(clusters) else 0):
+        raise CoterieError(f"A request names {len(rows)} clusters, and here are others: begin a new run.")
+    return np.flatnonzero(rows[clusters])
+
+
+def covers(counts: Array, rows: Ints | None, labels: Ints) -> Ints:
+    """How many of the clients' rows (m,) each group of a request covers; a client that is asked twice counts once."""
+    clients = np.arange(len(labels)) if rows is None else np.asarray(rows, dtype=np.int64)
+    if rows is not None and len(np.unique(clients)) < len(clients):
+        labels, clients = np.divmod(np.unique(np.asarray(labels, dtype=np.int64) * len(counts) + clients), len(counts))
+    sums: Ints = np.bincount(labels, counts[clients])[np.unique(labels)].astype(np.int64)
+    return sums

@@ -2,7 +2,7 @@
 
 A message is ``version, length of the form, form, data, CRC-32``. The form says what there is: text, names, kinds of
 values, types of arrays, and whole numbers beyond 31 bits, which stand for something. The data are all other numbers.
-Messages that differ in these alone have one form: :mod:`coterie.engines.links` leaves it out where both ends know it.
+Messages that differ in these alone have one form, which :mod:`coterie.engines.header_compression` leaves out.
 
 Values are None, bool, int, float, str, bytes, numpy scalars and arrays, :class:`Ragged`, :class:`PerRow`,
 :class:`PerCluster`, lists and dicts with text keys. Tuples arrive as lists, arrays as read-only arrays in C order.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError
 from coterie.evidence.splits import Splits
 from coterie.methods.collaboration import options as collaboration

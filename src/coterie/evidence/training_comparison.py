@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.engines.engine_by_name import ready
+from coterie.engines.local_engines import ready
 from coterie.errors import CoterieError, listed
 from coterie.evidence.comparison import BASELINES, Comparison, Triple, interval_columns
 from coterie.evidence.intervals import half_width, statistic

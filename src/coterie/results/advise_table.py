@@ -14,7 +14,7 @@ from coterie.data.formula import check_syntax
 from coterie.data.identifiability import collinear
 from coterie.data.prepare_table import check_choices, prepare
 from coterie.data.table import Table, to_pandas
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError
 from coterie.evidence.splits import Splits, split_keys
 from coterie.evidence.table_comparison import all_splits, each_split

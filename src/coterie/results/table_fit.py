@@ -16,7 +16,7 @@ import pandas as pd
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
 from coterie.data.identifiability import collinear, constant_within_clients, orthogonal_columns, shared_terms
-from coterie.engines.engine_by_name import ready
+from coterie.engines.local_engines import ready
 from coterie.errors import CoterieError, NotIdentified
 from coterie.evidence.comparison import BASELINES
 from coterie.evidence.selection import SPAN, STEPS, choose_lam, clusterpath, positioned, resolved, select

@@ -21,7 +21,7 @@ from coterie import files
 from coterie.data.columns import at_rows
 from coterie.data.partition import ClientRows
 from coterie.data.table_to_arrays import as_numbers, is_table, matrix
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError, fitting, listed, nearest
 from coterie.evidence.training_comparison import TrainingComparison, Watch, compare, quiet
 from coterie.methods.groups.evaluation import Adapted, adapt

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.engines.block_runner import BLOCK
-from coterie.engines.engine_by_name import local_engine
+from coterie.engines.client_work_and_state import BLOCK
+from coterie.engines.local_engines import local_engine
 from coterie.families import Family, family_named
 from coterie.methods.method import Method
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, in_table

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.engines import checkpoint, wire
+from coterie.engines import wire
+from coterie.engines.checkpoint_and_journal import read_durable, save_checkpoint
 from coterie.engines.privacy import BudgetSpent, Private
 from coterie.errors import CoterieError, fitting, listed
 from coterie.federation import Ragged
@@ -248,7 +249,7 @@ class _Run:
             self.method.need_saveable(self.state)
         kept = {"method": self.state, "curve": self.curve, "best": self.best, "seconds": self.seconds}
         kept |= {"walked": dict(self.walked)}
-        checkpoint.save(file, self.fed, {**_about(self.problem, self.trainer.name), "setting": self.setting, **kept})
+        save_checkpoint(file, self.fed, {**_about(self.problem, self.trainer.name), "setting": self.setting, **kept})
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from a checkpoint that :func:`saved_run` read."""
@@ -379,7 +380,7 @@ def _resumed(
 
 def saved_run(problem: TrainingProblem, name: str, folder: Path) -> dict[str, Any]:
     """The checkpoint in a folder, once it is sure that it is of this configuration; more rounds are allowed."""
-    saved: dict[str, Any] = checkpoint.read(folder / FILE)
+    saved: dict[str, Any] = read_durable(folder / FILE)
     kept = saved["state"] if isinstance(saved, dict) and "state" in saved else None
     if not isinstance(kept, dict) or "configuration" not in kept:
         raise CoterieError(f"{folder / FILE} is not the checkpoint of a training run: begin without it.")

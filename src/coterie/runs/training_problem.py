@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data.partition import ClientRows
-from coterie.engines.engine_by_name import local_engine
+from coterie.engines.local_engines import local_engine
 from coterie.engines.privacy import Private
 from coterie.errors import CoterieError, listed, nearest
 from coterie.methods.method import EVERYTHING, Method

@@ -15,8 +15,8 @@ from coterie.deployment.logs import read_status
 from coterie.deployment.site.preview import preview
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.engines import wire
-from coterie.engines.policy import BelowQuorum
-from coterie.engines.remote_federation import Remote
+from coterie.engines.retry_and_quorum import BelowQuorum
+from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError
 from coterie.methods.registry import FITTED
 from coterie.methods.tree.penalised_tree import describe

@@ -18,8 +18,8 @@ from coterie.deployment.coordinator.run_toml import digest
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.logs import read_status
 from coterie.deployment.site.site_toml import Disclosure, Member
-from coterie.engines.journal import Journal
-from coterie.engines.policy import BelowQuorum, Refused
+from coterie.engines.checkpoint_and_journal import Journal
+from coterie.engines.retry_and_quorum import BelowQuorum, Refused
 from coterie.errors import CoterieError
 from tests.cli.harness import coterie as coterie_command
 from tests.deployment.hospitals import EXACT, FORMULA, TASK, begin, folders, heart, transport

@@ -11,7 +11,7 @@ from coterie.deployment.coordinator.run import run
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.site.site_toml import Member
 from coterie.engines import InProcess
-from coterie.engines.policy import BelowQuorum
+from coterie.engines.retry_and_quorum import BelowQuorum
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.registry import TRAINED

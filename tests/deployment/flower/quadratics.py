@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.engines.policy import Policy
-from coterie.engines.remote_federation import Remote
+from coterie.engines.retry_and_quorum import Policy
 from coterie.engines.site import Node
+from coterie.engines.site_enrolment import Remote
 from coterie.federation import work
 from coterie.objectives.quadratic import Quadratic
 

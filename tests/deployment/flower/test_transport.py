@@ -10,8 +10,8 @@ pytest.importorskip("flwr")
 
 from coterie.deployment.flower import transport as transport_module
 from coterie.deployment.flower.transport import FlowerTransport
-from coterie.engines.policy import BelowQuorum, Policy
-from coterie.engines.remote_federation import Remote
+from coterie.engines.retry_and_quorum import BelowQuorum, Policy
+from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import CASES, make_federation, quadratic

@@ -22,11 +22,12 @@ if "tests" not in sys.modules:  # a job's process, where another package's tests
 
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.nvflare.job import CoordinatorJob, SiteJob
-from coterie.engines import checkpoint, wire
-from coterie.engines.links import CoordinatorLink
-from coterie.engines.policy import Policy
-from coterie.engines.remote_federation import Remote
+from coterie.engines import wire
+from coterie.engines.checkpoint_and_journal import write_durable
+from coterie.engines.header_compression import CoordinatorLink
+from coterie.engines.retry_and_quorum import Policy
 from coterie.engines.site import Node
+from coterie.engines.site_enrolment import Remote
 from coterie.federation import work
 from coterie.objectives.quadratic import Quadratic
 
@@ -108,7 +109,7 @@ class Program(CoordinatorJob):
                 watch=watch(home, options.get("pause", 0.0)),
             )
             result = dict(case(name).run(fed))
-            checkpoint.write(home / name, wire.pieces(result))
+            write_durable(home / name, wire.pieces(result))
             told[name] = fed.ledger.as_dict() | {"wall": time.perf_counter() - begun}
         (home / "told.json").write_text(json.dumps(told))
 

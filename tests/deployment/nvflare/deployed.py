@@ -17,7 +17,8 @@ import numpy as np
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.nvflare import processes_and_runs as nvflare
 from coterie.deployment.nvflare import workspaces
-from coterie.engines import InProcess, checkpoint
+from coterie.engines import InProcess
+from coterie.engines.checkpoint_and_journal import read_durable
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE))
@@ -79,7 +80,7 @@ class Deployed:
         case = standin.case(name)
         problem = case.problem()
         fed = InProcess(problem.objective, problem.clusters, problem.weights, problem.ids, seed=7)
-        expected, found = dict(case.run(fed)), checkpoint.read(self.home(run) / name)
+        expected, found = dict(case.run(fed)), read_durable(self.home(run) / name)
         tolerance = tolerance or case.tolerance
         assert expected.keys() == found.keys()
         for key, value in expected.items():

@@ -12,7 +12,7 @@ from coterie.deployment import logs
 from coterie.deployment.coordinator.run import PATIENT
 from coterie.deployment.nvflare import processes_and_runs as nvflare
 from coterie.deployment.nvflare import workspaces
-from coterie.engines.policy import BelowQuorum
+from coterie.engines.retry_and_quorum import BelowQuorum
 from tests.contract.cases import CASES
 from tests.deployment.nvflare import strangers
 from tests.deployment.nvflare.counting import Counting

@@ -11,8 +11,8 @@ pytest.importorskip("nvflare")
 
 from coterie.deployment.nvflare import transport as sending
 from coterie.deployment.nvflare.transport import JobEndedError
-from coterie.engines.policy import Policy
-from coterie.engines.remote_federation import Remote
+from coterie.engines.retry_and_quorum import Policy
+from coterie.engines.site_enrolment import Remote
 from tests.contract import cases, test_engines
 from tests.contract.cases import CASES, make_federation, quadratic
 from tests.contract.conftest import fed  # noqa: F401 - a fixture

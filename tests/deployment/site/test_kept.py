@@ -11,7 +11,8 @@ import pytest
 from coterie.deployment.federation_toml import BOOK, RELEASES
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.deployment.site.site_toml import Member
-from coterie.engines import checkpoint, wire
+from coterie.engines import wire
+from coterie.engines.checkpoint_and_journal import write_durable
 from coterie.errors import CoterieError
 from coterie.federation import work
 from coterie.methods.tree.penalised_tree import describe
@@ -108,6 +109,6 @@ def test_no_sentence_says_that_what_left_may_be_forgotten(place, tmp_path):
     (text,) = [text for text in answers(place, own) if text]
     assert "again without it" not in text and "nothing is answered" in text
     Member("bern", "data.csv", privacy={"clip": 1.0, "noise": 1.0, "epsilon": 5.0}, disclosure=LENIENT).write(own)
-    checkpoint.write(own / BOOK, [b"damaged"])
+    write_durable(own / BOOK, [b"damaged"])
     with pytest.raises(CoterieError, match="without what it says was spent"):
         SiteReceiver(own)

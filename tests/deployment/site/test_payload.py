@@ -14,7 +14,7 @@ from coterie.deployment.flower import app
 from coterie.deployment.site import payload, prepared_data
 from coterie.deployment.site.receiver import SiteReceiver, receiver
 from coterie.deployment.site.site_toml import Member
-from coterie.engines import checkpoint, wire
+from coterie.engines import wire
 from coterie.errors import LONGEST, CoterieError
 from coterie.federation import work, work_name
 from tests.deployment.sites import build, home, hosts, say, task
@@ -90,7 +90,7 @@ def test_a_full_disk_and_work_that_fails(tmp_path, monkeypatch):
     def full(path, parts, **options):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(checkpoint, "write", full)
+    monkeypatch.setattr("coterie.files.write", full)
     said = say(host, kind="mark", run="r", tag="t", counted=[0, 0])
     assert "No space left on device: (a path at the site)" in said["failed"] and no_path(said, tmp_path)
 

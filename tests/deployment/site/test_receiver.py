@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from coterie import files
 from coterie.data.prepare_table import prepare
 from coterie.deployment import logs, toml_files
 from coterie.deployment.column_types import SchemaColumn
@@ -24,9 +25,9 @@ from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import LOCK, SiteReceiver
 from coterie.deployment.site.site_toml import Member
 from coterie.deployment.site.table import PROBLEM
-from coterie.engines import checkpoint, wire
-from coterie.engines.policy import BelowQuorum, Policy, Refused
-from coterie.engines.remote_federation import Remote
+from coterie.engines import wire
+from coterie.engines.retry_and_quorum import BelowQuorum, Policy, Refused
+from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
 from coterie.methods.problem_and_estimates import GroupedProblem
@@ -309,28 +310,28 @@ def test_a_full_disk_is_said_and_the_run_goes_on_without_the_site(tmp_path, monk
     build(tmp_path)
     everyone = transport(tmp_path)
     fed = Remote(everyone, run="r", task=task(tmp_path), policy=Policy(strict=False))
-    write = checkpoint.write
+    write = files.write
 
-    def full(path, parts):
+    def full(path, parts, **options):
         if "bern" in str(path):
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(path, parts)
+        write(path, parts, **options)
 
-    monkeypatch.setattr(checkpoint, "write", full)
+    monkeypatch.setattr("coterie.files.write", full)
     found = fed.ask(rows_here)
     assert found["rows"].tolist() == [40, 40]
     assert "no space left on device" in fed.troubles["bern"].lower()
-    monkeypatch.setattr(checkpoint, "write", write)
+    monkeypatch.setattr("coterie.files.write", write)
     assert fed.ask(rows_here)["rows"].tolist() == [40, 40, 40]
 
 
 def test_a_full_disk_before_the_run_is_said(tmp_path, monkeypatch):
     build(tmp_path)
 
-    def full(path, parts):
+    def full(path, parts, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "write", full)
+    monkeypatch.setattr("coterie.files.write", full)
     assert say(hosts(tmp_path)["bern"], **opened(tmp_path)) == {"failed": "no space left on device"}
     with pytest.raises(BelowQuorum, match=names("basel bern chur cannot take part")):
         Remote(transport(tmp_path), run="r", task=task(tmp_path), policy=Policy(strict=False))
@@ -338,16 +339,16 @@ def test_a_full_disk_before_the_run_is_said(tmp_path, monkeypatch):
 
 def test_a_run_that_was_opened_after_a_full_disk_outlives_its_process(tmp_path, monkeypatch):
     build(tmp_path)
-    host, write = hosts(tmp_path)["bern"], checkpoint.write
+    host, write = hosts(tmp_path)["bern"], files.write
 
-    def full(path, parts):
+    def full(path, parts, **options):
         if path.name == "opened":
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(path, parts)
+        write(path, parts, **options)
 
-    monkeypatch.setattr(checkpoint, "write", full)
+    monkeypatch.setattr("coterie.files.write", full)
     assert say(host, **opened(tmp_path)) == {"failed": "no space left on device"}
-    monkeypatch.setattr(checkpoint, "write", write)
+    monkeypatch.setattr("coterie.files.write", write)
     assert say(host, **opened(tmp_path))["done"] == "open"
     assert say(hosts(tmp_path)["bern"], kind="about", run="r")["counts"].tolist() == [40]
 

@@ -10,8 +10,8 @@ import pytest
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.deployment.site.site_toml import Member
 from coterie.engines import wire
+from coterie.engines.message_checks import failed
 from coterie.engines.privacy.gaussian_mechanism import clipped
-from coterie.engines.requests import failed
 from coterie.federation import PerCluster, PerRow, Ragged
 from tests.deployment.sites import LENIENT, build, home, say, task
 

@@ -7,9 +7,9 @@ from scipy import stats
 pytest.importorskip("dp_accounting")
 
 from coterie.engines import InProcess
-from coterie.engines.policy import BelowQuorum
 from coterie.engines.privacy import BudgetSpent, Event, Private, epsilon
 from coterie.engines.privacy.gaussian_mechanism import BROKEN, normal, shortened
+from coterie.engines.retry_and_quorum import BelowQuorum
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.engines.faults import Faults, Loopback

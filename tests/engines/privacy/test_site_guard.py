@@ -145,7 +145,7 @@ def test_what_cannot_be_booked_is_not_given(tmp_path, monkeypatch):
     def fail(*_):
         raise full
 
-    monkeypatch.setattr("coterie.engines.privacy.site_guard.checkpoint.write", fail)
+    monkeypatch.setattr("coterie.engines.privacy.site_guard.write_durable", fail)
     for _ in range(2):
         with pytest.raises(CoterieError, match="No space left"):
             Private(fed, clip={"v": 1.0}, noise=2.0).total(tell)

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.engines.policy import Policy
 from coterie.engines.ray import Ray
 from coterie.engines.ray.actors import ActorSlots
+from coterie.engines.retry_and_quorum import Policy
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
 from tests.contract.cases import quadratic

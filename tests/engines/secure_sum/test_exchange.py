@@ -7,11 +7,12 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from coterie.engines import checkpoint, wire
-from coterie.engines.policy import BelowQuorum, Policy
-from coterie.engines.remote_federation import Remote
+from coterie.engines import wire
+from coterie.engines.checkpoint_and_journal import load_checkpoint, save_checkpoint
+from coterie.engines.retry_and_quorum import BelowQuorum, Policy
 from coterie.engines.secure_sum import Secure, secure_sites
 from coterie.engines.site import Node
+from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import last, make_federation, quadratic
@@ -99,10 +100,10 @@ def test_a_run_goes_on_from_a_checkpoint(tmp_path):
     fed = make_federation("loopback", problem, 3, secure=ANY, folder=tmp_path / "sites")
     states = case.stream(fed)
     next(states)
-    checkpoint.save(tmp_path / "c", fed, next(states))
+    save_checkpoint(tmp_path / "c", fed, next(states))
     next(states)
     again = make_federation("loopback", problem, 3, secure=ANY, folder=tmp_path / "sites")
-    same(last(case.stream(again, checkpoint.load(tmp_path / "c", again))), straight)
+    same(last(case.stream(again, load_checkpoint(tmp_path / "c", again))), straight)
 
 
 # -- who is lost when

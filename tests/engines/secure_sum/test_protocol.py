@@ -12,7 +12,7 @@ from scipy import stats
 pytest.importorskip("cryptography")
 
 from coterie.engines import wire
-from coterie.engines.policy import BelowQuorum
+from coterie.engines.retry_and_quorum import BelowQuorum
 from coterie.engines.secure_sum import Identity, KeyOffers, Secure, SecureSite, crypto
 from coterie.engines.secure_sum.crypto import signed
 from coterie.engines.secure_sum.fixed_point import add, decode, encode, subtract

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.engines import InProcess
-from coterie.engines.checkpoint import load, save
+from coterie.engines.checkpoint_and_journal import load_checkpoint, save_checkpoint
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
 from coterie.methods.aggregation.aggregator import Aggregator
@@ -386,9 +386,9 @@ def test_a_run_resumed_from_a_checkpoint_at_any_step_is_the_straight_run(tmp_pat
     for at in range(6):
         fed = InProcess(objective, seed=3)
         state = last(method, fed, at) if at else method.init(fed)
-        save(tmp_path / "run", fed, state)
+        save_checkpoint(tmp_path / "run", fed, state)
         other = InProcess(objective, seed=3)
-        found = last(method, other, 6, load(tmp_path / "run", other))
+        found = last(method, other, 6, load_checkpoint(tmp_path / "run", other))
         assert found.keys() == straight.keys()
         for name, value in straight.items():
             np.testing.assert_array_equal(found[name], value, err_msg=name)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.data.clients import Clients
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.collaboration.choose_collaborators import choose, nearest_clients, nearest_pairs
 from coterie.methods.collaboration.client_similarity import between, client_similarity, posterior

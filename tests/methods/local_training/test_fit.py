@@ -10,8 +10,7 @@ import pytest
 
 import coterie
 from coterie.deployment.site.prepared_data import works
-from coterie.engines.inprocess import InProcess
-from coterie.engines.loopback import Loopback
+from coterie.engines.local_engines import InProcess, Loopback
 from coterie.errors import CoterieError
 from coterie.methods.local_training.whitening import Frame, InFrame, turned, well_scaled
 from coterie.methods.method import TRAINED_ON_ROWS

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.engines.inprocess import InProcess
+from coterie.engines.local_engines import InProcess
 from coterie.families import family_named
 from coterie.methods.networks.fit import step_sizes
 from coterie.methods.networks.gradient_exchange import GradientExchange

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.engines.inprocess import InProcess
-from coterie.engines.loopback import Loopback
+from coterie.engines.local_engines import InProcess, Loopback
 from coterie.errors import CoterieError
 from coterie.methods.networks.build_network import Similarity
 from coterie.methods.registry import trained_method
@@ -127,7 +126,7 @@ def test_an_edge_names_a_client_that_is_there():
 
 def test_statistics_of_a_net_stay_with_its_clients():
     torch = pytest.importorskip("torch")
-    from coterie.engines.inprocess import InProcess
+    from coterie.engines.local_engines import InProcess
     from coterie.objectives.deep import Deep
 
     rng = np.random.default_rng(0)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import Dataset
 
-from coterie.engines import InProcess, checkpoint
+from coterie.engines import InProcess
+from coterie.engines.checkpoint_and_journal import read_durable, save_checkpoint
 from coterie.methods.fedavg import FedAvg
 from coterie.objectives.deep import Deep
 from coterie.objectives.deep.random_generators import held
@@ -157,8 +158,8 @@ def test_runs_are_repeated_bit_for_bit(name: str, tmp_path: Path) -> None:
     again, method = of(name), FedAvg(eta=0.3, B=4)
     part, state = trained(again, 2)
     np.testing.assert_array_equal(again.value(models), score)
-    checkpoint.save(tmp_path / "c", part, {"state": state})
-    saved = checkpoint.read(tmp_path / "c")
+    save_checkpoint(tmp_path / "c", part, {"state": state})
+    saved = read_durable(tmp_path / "c")
     fresh = InProcess(of(name), ids=part.clients.ids, seed=0)
     fresh.resume(saved["engine"])
     resumed = method.step(fresh, dict(saved["state"]["state"]))

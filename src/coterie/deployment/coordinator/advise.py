@@ -14,8 +14,8 @@ from coterie.deployment.coordinator.comparison import ALIKE, Comparing, Fit, Sum
 from coterie.deployment.coordinator.fit import clients_without_rows, settled
 from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.schema import Schema, clusters_of
-from coterie.engines.policy import BelowQuorum, Refused
-from coterie.engines.remote_federation import Remote
+from coterie.engines.retry_and_quorum import BelowQuorum, Refused
+from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError, NotAll
 from coterie.evidence.table_comparison import TableComparison
 from coterie.federation import Federation

@@ -12,8 +12,9 @@ from typing import Any
 from coterie import __version__
 from coterie.deployment.federation_toml import SCHEMA, Config
 from coterie.deployment.schema import Schema, unite
-from coterie.engines import checkpoint, wire
-from coterie.engines.remote_federation import Transport
+from coterie.engines import wire
+from coterie.engines.checkpoint_and_journal import write_durable
+from coterie.engines.site_enrolment import Transport
 from coterie.errors import LONGEST, CoterieError, listed, shortened
 
 RESULT = "result/check.json"
@@ -121,7 +122,7 @@ def run_check(transport: Transport, folder: Path, run_id: str, add_levels: bool 
     if add_levels and not report.problems and report.schema:
         Schema.of(report.schema).write(path)
         report = replace(report, added=[], without=False)
-    checkpoint.write(folder / "runs" / run_id / RESULT, [json.dumps(asdict(report), indent=1).encode()])
+    write_durable(folder / "runs" / run_id / RESULT, [json.dumps(asdict(report), indent=1).encode()])
     return report
 
 

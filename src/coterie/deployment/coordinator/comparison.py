@@ -14,8 +14,8 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.deployment.site.holdout import baselines, keep, losses, moments
-from coterie.engines.policy import BelowQuorum, Refused
-from coterie.engines.remote_federation import Remote
+from coterie.engines.retry_and_quorum import BelowQuorum, Refused
+from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError, NotAll
 from coterie.evidence.comparison import BASELINES, Triple
 from coterie.evidence.splits import Splits

@@ -16,7 +16,7 @@ from coterie.deployment.coordinator import identifiability
 from coterie.deployment.coordinator.comparison import Comparing
 from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.schema import Schema, clusters_of, design_of
-from coterie.engines.remote_federation import Remote
+from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError, listed
 from coterie.evidence.selection import resolved
 from coterie.families import DEFAULT

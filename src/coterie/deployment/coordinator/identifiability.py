@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.data.design import INTERCEPT
 from coterie.data.identifiability import Facts, collinear_over, constant_within, far_from_zero, shared_terms
-from coterie.engines.remote_federation import Remote
+from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError
 from coterie.families import family_named
 from coterie.federation import Site, require_all_replies, work

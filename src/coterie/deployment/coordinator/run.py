@@ -25,9 +25,10 @@ from coterie.deployment.federation_toml import RUN, SCHEMA, Config
 from coterie.deployment.logs import RunLog
 from coterie.deployment.processes import PATIENCE
 from coterie.deployment.schema import Schema, clusters_of, design_of
-from coterie.engines import checkpoint
-from coterie.engines.policy import BelowQuorum, Exchanged, Policy
-from coterie.engines.remote_federation import Remote, Transport
+from coterie.engines.checkpoint_and_journal import write_durable
+from coterie.engines.coordinator import Exchanged
+from coterie.engines.retry_and_quorum import BelowQuorum, Policy
+from coterie.engines.site_enrolment import Remote, Transport
 from coterie.errors import CoterieError, NotAll, fitting, listed, nearest
 from coterie.families import DEFAULT
 from coterie.imports import import_object
@@ -199,7 +200,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
             schema = schema_of(folder)
             if program.program == ADVISE:
                 said = advise(fed, program, schema, opened, bool(config.secure)).document()
-                checkpoint.write(home / RESULT / ADVICE, [json.dumps(plain(said), ensure_ascii=False).encode()])
+                write_durable(home / RESULT / ADVICE, [json.dumps(plain(said), ensure_ascii=False).encode()])
                 return
 
             def save(result: FitResult) -> None:
@@ -260,8 +261,8 @@ def _save(folder: Path, found: Mapping[str, Any]) -> None:
         k: np.ascontiguousarray(v) for k, v in flat.items() if isinstance(v, np.ndarray) and v.dtype.kind in "biuf"
     }
     rest = {k: _as_json(v) for k, v in flat.items() if k not in arrays}
-    checkpoint.write(folder / "arrays.safetensors", [to_bytes(arrays)])
-    checkpoint.write(folder / "result.json", [json.dumps(rest, indent=1, ensure_ascii=False).encode()])
+    write_durable(folder / "arrays.safetensors", [to_bytes(arrays)])
+    write_durable(folder / "result.json", [json.dumps(rest, indent=1, ensure_ascii=False).encode()])
 
 
 def _flattened(prefix: str, value: Any) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from coterie.deployment.processes import GRACE, PATIENCE, not_connected
-from coterie.engines.policy import BelowQuorum
+from coterie.engines.retry_and_quorum import BelowQuorum
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:

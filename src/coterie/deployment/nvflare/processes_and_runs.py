@@ -26,7 +26,7 @@ from coterie.deployment.nvflare import workspaces
 from coterie.deployment.nvflare.job import LOCK, CoordinatorJob, Outcome, SiteJob, held
 from coterie.deployment.nvflare.server_session import AwayError, ServerSession
 from coterie.deployment.nvflare.transport import JobEndedError
-from coterie.engines.policy import BelowQuorum
+from coterie.engines.retry_and_quorum import BelowQuorum
 from coterie.errors import CoterieError, listed
 
 T = TypeVar("T")

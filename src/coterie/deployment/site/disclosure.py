@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.deployment.site.site_toml import Disclosure
-from coterie.engines import checkpoint, wire
-from coterie.engines.requests import clients, covers
+from coterie.engines import wire
+from coterie.engines.checkpoint_and_journal import read_durable, write_durable
+from coterie.engines.site import clients, covers
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints
 
@@ -210,7 +211,7 @@ class Releases:
     def _read(self) -> None:
         """Take what the file says: another process of the site may have written it since."""
         if (now := stamp(self._path)) and now != self._stamp:
-            kept = checkpoint.read(self._path, LOST)
+            kept = read_durable(self._path, LOST)
             with fitting(f"'{self._path}'", f"{LOST[0].upper()}{LOST[1:]}."):
                 lists = kept["asked"], kept.get("declined", [])
                 mine = kept["site"] == self._kept["site"] and isinstance(kept["day"], str)
@@ -223,7 +224,7 @@ class Releases:
             self._kept, self._stamp, self._seen = kept, now, set()
 
     def _write(self, kept: dict[str, Any]) -> None:
-        checkpoint.write(self._path, wire.pieces(kept))
+        write_durable(self._path, wire.pieces(kept))
         self._kept, self._stamp = kept, stamp(self._path)
 
 

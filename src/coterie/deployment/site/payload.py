@@ -18,7 +18,7 @@ from coterie.deployment import logs
 from coterie.deployment.federation_toml import BOOK, FEDERATION, PROBLEM, RELEASES, SCHEMA, SITE
 from coterie.deployment.site.disclosure import fewest_rows
 from coterie.engines import wire
-from coterie.engines.requests import numbers
+from coterie.engines.message_checks import numbers
 from coterie.engines.site import Node
 from coterie.errors import LONGEST, CoterieError, shortened
 from coterie.federation import Ragged

@@ -20,7 +20,8 @@ from coterie.deployment.schema import Schema, clusters_of
 from coterie.deployment.site.disclosure import Behind
 from coterie.deployment.site.payload import tell_owner
 from coterie.deployment.site.site_toml import Member
-from coterie.engines import checkpoint, wire
+from coterie.engines import wire
+from coterie.engines.checkpoint_and_journal import read_durable, write_durable
 from coterie.errors import CoterieError, NoRows
 from coterie.families import DEFAULT
 from coterie.federation import find_work, work_name
@@ -211,7 +212,7 @@ KEPT = 8
 def read_cached(path: Path, key: str) -> Any:
     """What a file holds under ``key``; None where there is none, it is damaged, or it holds something else."""
     try:
-        found = checkpoint.read(path)
+        found = read_durable(path)
     except CoterieError:
         return None
     if not isinstance(found, list) or len(found) != 2 or found[0] != key:
@@ -226,4 +227,4 @@ def write_cached(path: Path, key: str, arrays: Any) -> None:
     others = [other for other in path.parent.glob("*") if other != path]
     for old in sorted(others, key=lambda file: file.stat().st_mtime_ns)[: max(len(others) + 1 - KEPT, 0)]:
         old.unlink(missing_ok=True)
-    checkpoint.write(path, wire.pieces([key, arrays]))
+    write_durable(path, wire.pieces([key, arrays]))

@@ -26,10 +26,11 @@ from coterie.deployment.federation_toml import BOOK, PROBLEM, RELEASES, SCHEMA, 
 from coterie.deployment.schema import Schema, disagreements
 from coterie.deployment.site import disclosure, payload, prepared_data
 from coterie.deployment.site.site_toml import Member
-from coterie.engines import checkpoint, wire
-from coterie.engines.links import CoordinatorLink
+from coterie.engines import wire
+from coterie.engines.checkpoint_and_journal import ANEW, read_durable, write_durable
+from coterie.engines.header_compression import CoordinatorLink
+from coterie.engines.message_checks import Answer, failed, need_form
 from coterie.engines.privacy.gaussian_mechanism import PUBLIC
-from coterie.engines.requests import Answer, failed, need_form
 from coterie.engines.site import Node
 from coterie.errors import CoterieError, NoRows, fitting
 from coterie.federation import Site, Work
@@ -40,7 +41,7 @@ Prepare = Callable[[Path, Member, Mapping[str, Any], str], prepared_data.Prepare
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 FAILS = f"by the rules of its owner it says no more: '{PROBLEM}' in the site's folder says why the work failed."
 FORMS = "forms"
-"""What a coordinator need not send again, nor this site: see :mod:`coterie.engines.links`."""
+"""What a coordinator need not send again, nor this site: see :mod:`coterie.engines.header_compression`."""
 LOCK = "lock"  # held by the process of a site that is answering: two at once would use a key twice, or draw noise twice
 WAIT = 60.0  # seconds in which it must let go; after them the coordinator is told to ask again
 
@@ -280,7 +281,7 @@ class SiteReceiver:
             node = self._node(run, task, seed, data)
             # The file first: a run that is not in it would end with this process.
             kept = {"asked": asked, "data": data, "stat": self._data_stat(task)}
-            checkpoint.write(self._path(run), wire.pieces(kept))
+            write_durable(self._path(run), wire.pieces(kept))
             self._runs[run] = node
         return self._about(run) | {"done": "open"}
 
@@ -324,8 +325,8 @@ class SiteReceiver:
         path = self._path(run)
         if not path.exists():
             return None
-        found: dict[str, Any] = checkpoint.read(path, checkpoint.ANEW)
-        with fitting(f"What this site keeps of run '{run}'", f"{checkpoint.ANEW.capitalize()}."):
+        found: dict[str, Any] = read_durable(path, ANEW)
+        with fitting(f"What this site keeps of run '{run}'", f"{ANEW.capitalize()}."):
             types = type(found["asked"]["task"]), type(found["asked"]["seed"]), type(found["data"]), type(found["stat"])
             if types != (dict, int, str, list):
                 raise TypeError

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from coterie.engines.policy import BelowQuorum
 from coterie.engines.privacy.accountant import Accountant, Event, accounting, noise_for
 from coterie.engines.privacy.gaussian_mechanism import ABOUT_ROWS, BY_ROW, PUBLIC, clipped, unbounded
+from coterie.engines.retry_and_quorum import BelowQuorum
 from coterie.engines.routing import addressed, grouped
 from coterie.errors import CoterieError
 from coterie.federation import By, Federation, Ints, PerCluster, PerRow, Sums, Work, work_name

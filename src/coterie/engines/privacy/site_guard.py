@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from coterie.engines import checkpoint, wire
-from coterie.engines.links import CoordinatorLink
+from coterie.engines import wire
+from coterie.engines.checkpoint_and_journal import read_durable, write_durable
+from coterie.engines.header_compression import CoordinatorLink
+from coterie.engines.message_checks import NUMBERED, Answer, failed, need_form
 from coterie.engines.privacy.accountant import Event, accounting, epsilon
 from coterie.engines.privacy.gaussian_mechanism import ABOUT_ROWS, PUBLIC, clipped
-from coterie.engines.requests import NUMBERED, Answer, failed, need_form
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints, PerRow, work_name
 from coterie.options import Option, checked
@@ -118,7 +119,7 @@ class Guard:
     def _read(self) -> None:
         """Take what the book says: another process of the site may have written it since."""
         if self._book is not None and self._book.exists():
-            kept = checkpoint.read(self._book, "nothing is given without what it says was spent")
+            kept = read_durable(self._book, "nothing is given without what it says was spent")
             with fitting(f"The book of privacy {self._book}", "Nothing is given without what it says was spent."):
                 counts = [(Event(float(noise), float(part)), int(n)) for noise, part, n in kept["counts"]]
                 sound = all(1e6 > e.noise >= 0.0 < e.sampling <= 1.0 and 0 < n < _MANY for e, n in counts)
@@ -130,7 +131,7 @@ class Guard:
         """Charge, in the book first: what cannot be written there is not given."""
         if self._book is not None:
             entries = [[e.noise, e.sampling, n] for e, n in counts.items()]
-            checkpoint.write(self._book, wire.pieces({"counts": entries, "last": last}))
+            write_durable(self._book, wire.pieces({"counts": entries, "last": last}))
         self._counts, self._last = counts, last
 
     def _enough(self, request: Mapping[str, Any], asked: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from coterie import federation, files
-from coterie.engines.links import CoordinatorLink
+from coterie.engines.header_compression import CoordinatorLink
 from coterie.engines.site import Node
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints

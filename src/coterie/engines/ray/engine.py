@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from coterie import federation, files
 from coterie.data.table import as_name, as_names
-from coterie.engines.block_runner import BLOCK
-from coterie.engines.coordinator import Coordinator
-from coterie.engines.loopback import parts
-from coterie.engines.policy import Exchanged, Policy
+from coterie.engines.client_work_and_state import BLOCK
+from coterie.engines.coordinator import Coordinator, Exchanged
+from coterie.engines.local_engines import parts
 from coterie.engines.ray import actors
 from coterie.engines.ray.actors import ActorSlots, Parts
 from coterie.engines.ray.shards import Asked, load
+from coterie.engines.retry_and_quorum import Policy
 from coterie.engines.routing import roster, shares
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Roster
@@ -33,11 +33,11 @@ class Ray(Coordinator):
     Parameters
     ----------
     objective : Objective, or sequence of callables
-        The data of m clients, in cluster order, as for :class:`~coterie.engines.inprocess.InProcess`; it travels once
-        to every actor. Or a function for each site, called without arguments in the site's actor, which returns its
+        The data of m clients, in cluster order, as for :class:`~coterie.engines.local_engines.InProcess`; it travels
+        once to every actor. Or a function for each site, called without arguments in its actor, which returns its
         ``(objective, clusters, weights, ids)``; clusters are numbered over all sites, ids differ between them.
     clusters, weights, ids
-        As for :class:`~coterie.engines.inprocess.InProcess`; None where functions make the sites.
+        As for :class:`~coterie.engines.local_engines.InProcess`; None where functions make the sites.
     sites : int or sequence of int arrays, default 2
         A number of neighbouring parts of about equal size, or the clients of each site.
     seed : int, default 0

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.engines.policy import BelowQuorum
-from coterie.engines.replies import most_common, outnumbered
-from coterie.engines.retry import Retry
+from coterie.engines.message_checks import most_common, outnumbered
+from coterie.engines.retry_and_quorum import BelowQuorum, Retry
 from coterie.engines.secure_sum import crypto, fixed_point
 from coterie.engines.secure_sum.crypto import seed_check
 from coterie.engines.secure_sum.fixed_point import Layout, Words, unpack

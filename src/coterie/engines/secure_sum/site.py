@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.engines.requests import Refusal
+from coterie.engines.message_checks import Refusal
 from coterie.engines.secure_sum import crypto, fixed_point
 from coterie.engines.secure_sum.crypto import Identity, signed
 from coterie.engines.secure_sum.fixed_point import pack

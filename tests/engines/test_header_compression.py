@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from coterie.codecs import by_name
-from coterie.engines import links, wire
-from coterie.engines.links import CoordinatorLink, SiteLink
-from coterie.engines.policy import Policy
-from coterie.engines.remote_federation import Remote
+from coterie.engines import wire
+from coterie.engines.header_compression import LONGEST, PAIRS, CoordinatorLink, SiteLink
+from coterie.engines.retry_and_quorum import Policy
+from coterie.engines.site_enrolment import Remote
 from coterie.federation import PerRow, Ragged, work
 from coterie.objectives.quadratic import Quadratic
 from tests.contract.cases import last, quadratic, tied
@@ -148,10 +148,10 @@ def test_forms_outlive_a_process_of_the_site(tmp_path):
 
 def test_what_is_remembered_has_an_end(tmp_path):
     site, end = SiteLink(), CoordinatorLink(tmp_path / "forms")
-    for n in range(links.PAIRS + 9):
+    for n in range(PAIRS + 9):
         exchange(site, end, wire.encode({f"name {n}": 1}), wire.encode({"n": n}))
-    assert len(site._known) == len(end._pairs) == links.PAIRS
-    long = wire.encode({"x" * links.LONGEST: 1})
+    assert len(site._known) == len(end._pairs) == PAIRS
+    long = wire.encode({"x" * LONGEST: 1})
     for _ in range(2):
         assert not exchange(site, end, long, wire.encode(1))[0]
 

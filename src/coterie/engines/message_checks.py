@@ -1,9 +1,9 @@
-"""What a site answered: read, and judged before anything of it is used."""
+"""Whether what arrives can be used: at a site the form of a request, at the coordinator the replies of sites."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -12,6 +12,65 @@ import numpy as np
 from coterie.engines import wire
 from coterie.errors import LONGEST, CoterieError, shortened
 from coterie.federation import Ragged
+
+Answer = Callable[[Any, bytes], bytes]
+"""``answer(request, key)``: what a site says to a request; ``key`` is the digest of the request's message."""
+NUMBERED = ("ask", "total", "mark", "restore", "join", "confirm", "unmask")
+"""Kinds of requests that change what a site holds. Their numbers rise: an older one than the last changes nothing."""
+
+
+class Refusal(CoterieError):
+    """A site disagrees with the coordinator on what has happened, or will not say what it is asked."""
+
+
+def failed(problem: Exception) -> bytes:
+    """The answer of a site whose work failed."""
+    try:
+        text = str(problem)
+    except ValueError:  # of a KeyError, say, whose key is a whole number with too many digits to be written
+        text = "what is wrong cannot be written"
+    return wire.encode({"failed": f"{type(problem).__name__}: {text}"})
+
+
+def need_form(request: Mapping[str, Any]) -> None:
+    """Raise a CoterieError for a request of one of the kinds ``NUMBERED`` as no coordinator sends one.
+
+    Numbers of exchanges that equal nothing, not even themselves (NaN), would make a site work again where it should
+    repeat its reply; clients counted from the end, or by fractions, would be asked twice unseen; and a group with a
+    large number takes memory for all below it.
+    """
+    kind, rows, by = request["kind"], request.get("rows"), request.get("by")
+    named = {"mark": ("counted",), "restore": ("exchange",), "ask": _BOTH, "total": _BOTH}.get(kind, ())
+    sound = all(numbers(request[name]) for name in named) and isinstance(request.get("tag", ""), str)
+    sound = sound and numbers([request.get("number", 1), 0])
+    masked = isinstance(rows, np.ndarray) and rows.dtype == bool and rows.ndim == 1
+    sound = sound and (rows is None or masked or _whole(rows))
+    sound = sound and (by is None or by == "cluster" if _text(by) else _whole(by))
+    if sound and by is not None and not _text(by) and len(by):
+        sound = int(by.max()) < len(by) and (rows is None or masked or len(rows) == len(by))
+    if not sound:
+        raise CoterieError("A request names exchanges, clients or groups as none does: use one version everywhere.")
+
+
+_BOTH = ("exchange", "counted")
+
+
+def numbers(exchange: Any) -> bool:
+    """Whether a value numbers an exchange: two whole numbers that can be written, in a log too."""
+    return (
+        isinstance(exchange, list) and len(exchange) == 2 and all(type(n) is int and 0 <= n < 2**63 for n in exchange)
+    )
+
+
+def _text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _whole(value: Any) -> bool:
+    if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "iu":
+        return False
+    return not len(value) or (int(value.min()) >= 0 and int(value.max()) < 2**62)
+
 
 NUMBERS = "biufc"  # kinds of dtypes that can be added up
 K = TypeVar("K")
@@ -40,7 +99,7 @@ class ReplyFault:
     number: int = 0
 
 
-def read(data: bytes | None, request: Mapping[str, Any]) -> dict[str, Any] | ReplyFault:
+def read_reply(data: bytes | None, request: Mapping[str, Any]) -> dict[str, Any] | ReplyFault:
     """The answer in ``data`` (None: there was none) to ``request``."""
     if data is None:
         return ReplyFault("lost", "did not answer")

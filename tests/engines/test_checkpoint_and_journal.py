@@ -1,5 +1,8 @@
-"""A coordinator that is killed at any moment: the same run again, with its journal, ends like one undisturbed."""
+"""A site's folder: after a fault it holds what it held before, and nothing beside."""
 
+from __future__ import annotations
+
+import os
 import subprocess
 import sys
 import threading
@@ -7,15 +10,84 @@ import threading
 import numpy as np
 import pytest
 
-from coterie.engines.journal import Journal
-from coterie.engines.remote_federation import Remote
+from coterie import files
+from coterie.engines.checkpoint_and_journal import Folder, Journal
 from coterie.engines.secure_sum import Secure
+from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import CASES, quadratic
 from tests.engines.faults import Loopback
 from tests.engines.sites import transport
 from tests.messages import names
+
+
+def kept_in(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+def no_space(*_):
+    raise OSError(28, "No space left on device")
+
+
+def saved(path, value=0.0):
+    folder = Folder(path)
+    folder.save({"v": 0}, {"state": {"a": np.full(10, value)}})
+    return folder
+
+
+@pytest.mark.parametrize("file", ["head", "array-2"])
+def test_a_save_that_fails_leaves_nothing_however_often_it_is_tried(file, tmp_path, monkeypatch):
+    folder, write = saved(tmp_path), files.write
+
+    def failing(path, parts, **options):
+        if path.name.startswith(file[:5]) and (file == "head" or len(kept_in(tmp_path)) == 3):
+            no_space()
+        write(path, parts, **options)
+
+    for value in range(5):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+            patch.setattr("coterie.files.write", failing)
+            folder.save({"v": value}, {"state": {"a": np.full(1000, value), "b": np.zeros(10)}})
+        assert kept_in(tmp_path) == ["array-0", "head"]
+        head, sets = Folder(tmp_path).load()
+        assert head == {"v": 0} and not sets["state"]["a"].any()
+    folder.save({"v": 9}, {"state": {"a": np.ones(10)}})
+    assert len(kept_in(tmp_path)) == 2
+    assert Folder(tmp_path).load()[1]["state"]["a"].all()
+
+
+def test_a_head_that_is_in_place_and_not_known_to_be_durable_keeps_its_arrays(tmp_path, monkeypatch):
+    folder, replace, fsync = saved(tmp_path), os.replace, os.fsync
+    placed = []
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(os, "replace", lambda a, b: (replace(a, b), placed.append(b.name)))
+        patch.setattr(os, "fsync", lambda f: no_space() if "head" in placed else fsync(f))
+        folder.save({"v": 1}, {"state": {"a": np.ones(10)}})
+    assert Folder(tmp_path).load()[0] == {"v": 1}
+    folder.save({"v": 2}, {"state": {"a": np.full(10, 2.0)}})
+    head, sets = Folder(tmp_path).load()
+    assert head == {"v": 2} and sets["state"]["a"][0] == 2.0
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_a_killed_save_left_is_removed(begun, tmp_path):
+    if begun:
+        saved(tmp_path)
+    for name in ("array-1", "array-7", ".array-8.0a1b2c3d.part", ".head.0a1b2c3d.part"):
+        (tmp_path / name).write_bytes(b"1")
+    (tmp_path / "mine").touch()
+    Folder(tmp_path).load()
+    assert kept_in(tmp_path) == (["array-0", "head", "mine"] if begun else ["mine"])
+
+
+def test_an_array_in_two_sets_is_one_file(tmp_path):
+    array = np.ones(3)
+    Folder(tmp_path).save({}, {"state": {"a": array}, "mark c": {"a": array}})
+    assert kept_in(tmp_path) == ["array-0", "head"]
+    sets = Folder(tmp_path).load()[1]
+    assert sets["state"]["a"] is sets["mark c"]["a"]
+
 
 PARTS = [[22, 3, 8], list(range(9, 22)), [0, 1, 2, 4, 5, 6, 7]]
 JOURNALED = [case for case in CASES if case.problem().objective.__class__.__name__ == "Quadratic"]
@@ -169,7 +241,7 @@ def test_a_disk_that_was_really_full_leaves_whole_entries_also_to_a_process_that
     code = f"""if True:
         import os, resource, signal
         import numpy as np
-        from coterie.engines.journal import Journal
+        from coterie.engines.checkpoint_and_journal import Journal
         from coterie.errors import CoterieError
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         book, entry = Journal({str(tmp_path)!r}), {{"values": {{"x": np.zeros(100)}}}}
@@ -381,15 +453,16 @@ def test_people_that_do_not_fit_together_may_be_put_right_under_the_same_name(tm
 
 
 def test_two_processes_never_write_one_journal(tmp_path, monkeypatch):
-    code = "import sys; from coterie.engines.journal import Journal; book = Journal(sys.argv[1]); print(1, flush=True)"
+    code = "import sys; from coterie.engines.checkpoint_and_journal import Journal; book = Journal(sys.argv[1])"
+    code += "; print(1, flush=True)"
     command = [sys.executable, "-c", f"{code}; sys.stdin.read()", tmp_path]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         try:
             assert other.stdout.read(1) == b"1"
-            monkeypatch.setattr("coterie.engines.journal.WAIT", 0.2)
+            monkeypatch.setattr("coterie.engines.checkpoint_and_journal.WAIT", 0.2)
             with pytest.raises(CoterieError, match="Another process goes on with the run"):
                 Journal(tmp_path)
-            monkeypatch.setattr("coterie.engines.journal.WAIT", 60.0)
+            monkeypatch.setattr("coterie.engines.checkpoint_and_journal.WAIT", 60.0)
             threading.Timer(0.3, other.kill).start()
             assert len(Journal(tmp_path)) == 0, "it is waited for"
         finally:
@@ -397,7 +470,7 @@ def test_two_processes_never_write_one_journal(tmp_path, monkeypatch):
 
 
 def test_a_journal_is_held_while_any_of_a_process_is_open(tmp_path):
-    code = "import sys; from coterie.engines import journal; journal.WAIT = 0.0; journal.Journal(sys.argv[1])"
+    code = "import sys; from coterie.engines import checkpoint_and_journal as c; c.WAIT = 0.0; c.Journal(sys.argv[1])"
     command = [sys.executable, "-c", code, tmp_path]
     first, again = Journal(tmp_path), Journal(tmp_path)
     del again

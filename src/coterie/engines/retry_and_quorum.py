@@ -1,16 +1,81 @@
-"""Getting answers: messages to all sites at once, asked again while there is time, and sites that are left out."""
+"""Getting answers of sites: who is asked again and how long, how many must answer, and who is left out."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from math import inf
+from typing import Annotated, Any, Literal
 
-from coterie.engines import replies, wire
-from coterie.engines.links import SiteLink
-from coterie.engines.policy import STRIKES, BelowQuorum, Policy, Refused
+import numpy as np
+
+from coterie.engines import wire
+from coterie.engines.header_compression import SiteLink
+from coterie.engines.message_checks import ReplyFault, read_reply
 from coterie.engines.routing import Part, tally
 from coterie.errors import CoterieError
+from coterie.federation import Ints
+from coterie.options import Checked, Option
+
+STRIKES = 3  # replies in one exchange that cannot be read before their site is left out of the run
+
+
+def _seconds(text: str, low: float | None = None, above: float | None = None) -> Option:
+    what = f"a number of seconds {'from' if above is None else 'above'} 0"
+    return Option(text, low=low, above=above, infinite=True, what=what)
+
+
+class BelowQuorum(CoterieError):
+    """Too few clients answered: nothing was counted, and the run can go on later from where it stands."""
+
+
+class Refused(BelowQuorum):
+    """All sites answered, and some cannot take part: they will say so again until their owners change something."""
+
+
+@dataclass(frozen=True)
+class Policy(Checked):
+    """What a coordinator does about sites that are slow, away or broken.
+
+    Where it is not ``strict``, a site that refuses, whose work fails, or whose reply is broken is missing from this
+    exchange (refused, failed) or left out of the run (broken), and named. A site that did not answer in time is asked
+    again after ``rejoin`` seconds, twice as many each time that it does not (16 times at most); where the others are a
+    quorum it is asked after them, and waited for as long.
+    """
+
+    deadline: Annotated[float, _seconds("For one exchange, with repeats; who is later is missing.", above=0.0)] = inf
+    retries: Annotated[int, Option("How often a message without a reply is sent again in that time.", low=0)] = 10
+    pause: Annotated[float, _seconds("Between repeats.", low=0.0)] = 0.0
+    min_clients: Annotated[
+        int | Literal["all"],
+        Option(
+            "How many of the clients that are asked must answer; fewer end the run.",
+            low=0,
+            what="a whole number or 'all'",
+        ),
+    ] = 0
+    min_per_cluster: Annotated[int, Option("The same for the clients of every cluster that is asked.", low=0)] = 0
+    strict: Annotated[bool, Option("Whether a site that refuses, fails or is broken ends the run.")] = True
+    rejoin: Annotated[float, _seconds("Before a site that did not answer in time is asked again.", low=0.0)] = 0.0
+
+    @property
+    def quorum(self) -> bool:
+        """Whether anybody must answer."""
+        return bool(self.min_clients or self.min_per_cluster)
+
+    def shortage(self, asked: Ints, answered: Ints) -> str | None:
+        """What is missing for a quorum, where of each cluster (k,) so many were asked and answered; None if nothing."""
+        every, came = int(asked.sum()), int(answered.sum())
+        least = every if self.min_clients == "all" else min(self.min_clients, every)
+        if came < least:
+            return f"{came:,} of {every:,} clients answered, and min_clients asks for {least:,}"
+        short = np.flatnonzero(answered < np.minimum(asked, self.min_per_cluster))
+        if len(short):
+            c = int(short[0])
+            return f"{answered[c]:,} of {asked[c]:,} clients of cluster {c} answered, and min_per_cluster asks for more"
+        return None
+
 
 Send = Callable[[Mapping[int, bytes], int, float], Mapping[int, bytes | None]]
 MOST_PATIENCE = 4  # how often the time until a site is asked again doubles while it does not answer
@@ -106,8 +171,8 @@ class Retry:
         """Move what can be read of the answers from ``left`` to ``found``; the sites that have had a later number."""
         behind = []
         for site, data in answers.items():
-            answer = replies.read(data, requests[site])
-            if not isinstance(answer, replies.ReplyFault):
+            answer = read_reply(data, requests[site])
+            if not isinstance(answer, ReplyFault):
                 found[site] = answer
                 self._links[site].learn(left[site], data or b"")
                 self.troubles.pop(self.names[site], None)
@@ -131,7 +196,7 @@ class Retry:
     def leave_out(self, wrong: Mapping[int, str], found: dict[int, Any]) -> None:
         """Leave out the sites whose replies are ``wrong``, by site and reason, and take them from ``found``."""
         for site, text in wrong.items():
-            self._give_up(site, replies.ReplyFault("broken", text), 0)
+            self._give_up(site, ReplyFault("broken", text), 0)
             del found[site]
 
     def judge(self, found: dict[int, Any], use: Callable[[int, Any], object], text: str = "{}") -> None:
@@ -181,7 +246,7 @@ class Retry:
         k = 1 + max((int(part.present[-1]) for part in asked.values()), default=-1)
         return self.policy.shortage(tally(asked.values(), k), tally((asked[s] for s in sites if s in asked), k))
 
-    def _give_up(self, site: int, trouble: replies.ReplyFault, strikes: int) -> bool:
+    def _give_up(self, site: int, trouble: ReplyFault, strikes: int) -> bool:
         """Note what is wrong with a site's answer; whether asking again is of no use."""
         name, strict = self.names[site], self.policy.strict
         self.troubles[name] = trouble.text

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from coterie.engines import wire
-from coterie.engines.policy import BelowQuorum, Policy
-from coterie.engines.remote_federation import Remote
-from coterie.engines.replies import disagreeing
+from coterie.engines.message_checks import disagreeing
+from coterie.engines.retry_and_quorum import BelowQuorum, Policy
+from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError
 from coterie.federation import work
 from tests.contract.cases import quadratic

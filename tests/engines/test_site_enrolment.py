@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coterie.engines import wire
-from coterie.engines.policy import BelowQuorum, Policy, Refused
-from coterie.engines.remote_federation import Remote
+from coterie.engines.retry_and_quorum import BelowQuorum, Policy, Refused
+from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError
 from tests.contract.cases import quadratic
 from tests.deployment.site.test_strangers import VALUES

@@ -12,8 +12,9 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
-from coterie.engines import checkpoint, wire
-from coterie.engines.requests import Answer
+from coterie.engines import wire
+from coterie.engines.checkpoint_and_journal import read_durable, write_durable
+from coterie.engines.message_checks import Answer
 from coterie.errors import CoterieError
 
 PAIRS, LONGEST = 256, 8192  # how many pairs an end remembers, those that were used last, and up to how many bytes
@@ -83,13 +84,13 @@ class CoordinatorLink:
         _remember(self._pairs, address, (form, other))
         if self._path is not None:
             with suppress(OSError):  # a full disk costs bytes alone
-                checkpoint.write(self._path, wire.pieces([list(pair) for pair in self._pairs.values()]))
+                write_durable(self._path, wire.pieces([list(pair) for pair in self._pairs.values()]))
 
     def _read(self) -> None:
         """Take what another process of the site has kept."""
         if self._path is not None and self._path.exists():
             with suppress(CoterieError, TypeError, ValueError):
-                self._pairs |= {_address(form, other): (form, other) for form, other in checkpoint.read(self._path)}
+                self._pairs |= {_address(form, other): (form, other) for form, other in read_durable(self._path)}
 
 
 def _form(message: bytes) -> bytes:

@@ -13,11 +13,11 @@ import numpy as np
 from coterie import files
 from coterie.data.clients import Level, arrange
 from coterie.data.labels import Coded, Labels, encode
-from coterie.engines import checkpoint, wire
-from coterie.engines.coordinator import Coordinator
-from coterie.engines.ledger import Ledger
-from coterie.engines.policy import BelowQuorum, Exchanged, Policy, Refused
-from coterie.engines.retry import Retry, reasons
+from coterie.engines import wire
+from coterie.engines.checkpoint_and_journal import read_durable, write_durable
+from coterie.engines.coordinator import Coordinator, Exchanged
+from coterie.engines.cost_ledger import Ledger
+from coterie.engines.retry_and_quorum import BelowQuorum, Policy, Refused, Retry, reasons
 from coterie.engines.routing import roster
 from coterie.errors import CoterieError, fitting, listed, shortened
 from coterie.federation import Array, Ints, Roster
@@ -166,7 +166,7 @@ class Remote(Coordinator):
         path = None if journal is None else files.local(journal) / "participants"
         if path is not None and path.exists():
             with fitting(f"The journal {journal}", "Begin again with an empty folder."):
-                asked, told = checkpoint.read(path)
+                asked, told = read_durable(path)
                 if wire.encode(asked) != wire.encode([opening, names]):
                     raise CoterieError(f"{journal} is the journal of another run: begin again with an empty folder.")
                 if not (told.keys() <= set(names) and all(map(_tells, told.values()))):
@@ -176,7 +176,7 @@ class Remote(Coordinator):
             told = self._open(names, opening, policy, need)
             participants = Participants.of(told)
         if path is not None and not path.exists():  # what does not fit together may be put right, and is not kept
-            checkpoint.write(path, wire.pieces([[opening, names], told]))
+            write_durable(path, wire.pieces([[opening, names], told]))
         for name in names:
             if name not in told:
                 self.away.setdefault(name, "it was not there when the run began")
