@@ -16,9 +16,9 @@ import numpy as np
 from benchmarks.measure import Row, median_seconds
 from coterie.engines import InProcess
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.clustered_l2gd import coins_and_averages
-from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
-from coterie.methods.clustered_l2gd.coins_and_averages import Coordinated
+from coterie.methods.clustered_l2gd import cluster_rounds
+from coterie.methods.clustered_l2gd.cluster_rounds import Coordinated
+from coterie.methods.clustered_l2gd.theory import fractions
 from coterie.methods.tree.client_work import reveal
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import Ties
@@ -44,12 +44,12 @@ def run() -> list[Row]:
     ties, tau = Ties.of(clusters, 20, 1.0, 1.0, None), fractions(0.05, p)
     X, y = glm.X.reshape(400, 10, 20), glm.y.reshape(400, 10)
     H, b = X.transpose(0, 2, 1) @ X, np.einsum("mni,mn->mi", X, y)
-    drawn = Coordinated(0.05).draw(SEED, np.arange(T)), coins_and_averages.cluster_coins(SEED, np.arange(T), p)
+    drawn = Coordinated(0.05).draw(SEED, np.arange(T)), cluster_rounds.cluster_coins(SEED, np.arange(T), p)
     found: dict[str, Any] = {}
 
     def ours(compiled: bool) -> None:
         fed = InProcess(glm, clusters)
-        *_, state = AsyncL2GD(ties, 1e-4, 0.05, p, tau, SEED, compiled=compiled).run(fed, [T])
+        *_, state = AsyncL2GD(ties, 0.05, p, tau, 1e-4, seed=SEED, compiled=compiled).run(fed, [T])
         found["ours"], found["state"] = fed.ask(reveal)["theta"], state
 
     start = perf_counter()

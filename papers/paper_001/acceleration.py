@@ -14,7 +14,6 @@ import numpy as np
 
 from coterie.engines.local_engines import InProcess
 from coterie.families import GAUSSIAN
-from coterie.methods.clustered_l2gd.async_l2gd_theory import ball
 from coterie.methods.clustered_l2gd.fit import (
     OPTIMUM,
     Plan,
@@ -27,6 +26,7 @@ from coterie.methods.clustered_l2gd.fit import (
 )
 from coterie.methods.clustered_l2gd.options import Options
 from coterie.methods.clustered_l2gd.strong_convexity import client_constants, mu_F
+from coterie.methods.clustered_l2gd.theory import ball
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics.arrays import Floats
 from coterie.objectives.glm import GLM

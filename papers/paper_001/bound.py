@@ -10,10 +10,10 @@ import numpy as np
 
 from coterie.families import GAUSSIAN
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.clustered_l2gd import async_l2gd_theory as rates
-from coterie.methods.clustered_l2gd.async_l2gd_theory import Choice, choose
+from coterie.methods.clustered_l2gd import theory as rates
 from coterie.methods.clustered_l2gd.fit import OPTIMUM, distance_monitor, gap, gradients_at_optimum, solve_exactly
 from coterie.methods.clustered_l2gd.strong_convexity import client_constants, mu_F
+from coterie.methods.clustered_l2gd.theory import Choice, choose
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.clusters import Ties
 from coterie.report.tables import Table
@@ -121,7 +121,7 @@ def measure(title: str, p: float | None, seeds: range, t: Ints, settings: Settin
     for seed in seeds:
         settings.tell(f"{title}: run {seed + 1} of {len(seeds)}")
         method = AsyncL2GD(
-            ties, chosen.eta, chosen.p0, chosen.p, chosen.tau, seed=seed, monitor=distance_monitor(GAUSSIAN)
+            ties, chosen.p0, chosen.p, chosen.tau, chosen.eta, seed=seed, monitor=distance_monitor(GAUSSIAN)
         )
         for i, state in enumerate(method.run(fed, t[1:].tolist())):
             squares[seed, i + 1] = gap(state["observed"]) ** 2

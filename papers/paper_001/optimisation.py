@@ -114,7 +114,7 @@ def follow(data: Data, reading: str, gamma: float, seed: int, until: int) -> Run
     exact = solve_exactly(fed, data.problem, ties)
     target = float(data.scores(exact.client)[0].mean())
     k, monitor = fed.clients.k, distance_monitor(BINOMIAL, exact.root)
-    method = AsyncL2GD(ties, ETA, ONE_COIN, np.zeros(k), np.ones(k), seed=seed, monitor=monitor)
+    method = AsyncL2GD(ties, ONE_COIN, np.zeros(k), np.ones(k), ETA, seed=seed, monitor=monitor)
     stops = sorted({*trace_steps(T, 10), *(int(s) for s in np.geomspace(T, until, 15) if until > T)})
     seen = [(0.0, float(data.scores(np.zeros_like(exact.client))[0].mean()), 1.0)]
     for state in method.run(fed, stops):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.methods.clustered_l2gd.async_l2gd_theory import smoothness
+from coterie.methods.clustered_l2gd.theory import smoothness
 from papers.outcome import Settings
 from papers.paper_001 import independence
 from papers.paper_001.independence import Spent, instance, spend

@@ -20,7 +20,7 @@ def data():
 
 def literal(data, gamma, seed, steps, weight):
     """Section 6's variant, client by client, by the package's coins."""
-    from coterie.methods.clustered_l2gd.coins_and_averages import Coordinated, draw
+    from coterie.methods.clustered_l2gd.cluster_rounds import Coordinated, draw
 
     train = data.train
     k, m = int(train.clusters.max()) + 1, len(train)

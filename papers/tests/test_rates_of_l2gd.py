@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coterie.families import GAUSSIAN
-from coterie.methods.clustered_l2gd import async_l2gd_theory as rates
+from coterie.methods.clustered_l2gd import theory as rates
 from coterie.methods.clustered_l2gd.fit import (
     OPTIMUM,
     distance_monitor,

@@ -22,8 +22,8 @@ from coterie.methods import pooled as one_for_all
 from coterie.methods.aggregation.aggregator import Aggregator
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
-from coterie.methods.clustered_l2gd.coins_and_averages import ring
+from coterie.methods.clustered_l2gd.cluster_rounds import ring
+from coterie.methods.clustered_l2gd.theory import fractions
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.gradient_metric import Metric
 from coterie.methods.collaboration.optimisers import Adam
@@ -471,7 +471,7 @@ def l2gd(fed: Any, state: State | None = None, nested: bool = False, **options: 
     k = fed.clients.k
     p = np.full(k, 0.4)
     options |= {"q": (np.full(k, 0.3),)} if nested else {}
-    method = AsyncL2GD(own_ties(fed, nested), 0.02, 0.2, p, fractions(0.2, p), compiled=False, **options)
+    method = AsyncL2GD(own_ties(fed, nested), 0.2, p, fractions(0.2, p), 0.02, compiled=False, **options)
     yield from method.run(fed, range(1, 17), state)
 
 
@@ -481,7 +481,7 @@ def al2sgd(fed: Any, state: State | None = None, nested: bool = False, **options
     p = np.full(k, 0.4)
     momentum = Momentum(0.3, 0.4, 0.95, 0.01, 0.005)
     options |= {"q": (np.full(k, 0.3),)} if nested else {}
-    method = AsyncAL2SGD(own_ties(fed, nested), momentum, 0.2, p, fractions(0.2, p), 0.2, **options)
+    method = AsyncAL2SGD(own_ties(fed, nested), 0.2, p, fractions(0.2, p), momentum, 0.2, **options)
     yield from method.run(fed, range(1, 17), state)
 
 

@@ -19,7 +19,7 @@ from coterie.federation import work
 from coterie.methods.apfl import APFL
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
+from coterie.methods.clustered_l2gd.theory import fractions
 from coterie.methods.collaboration.gradient_metric import Metric
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
@@ -104,7 +104,7 @@ def start(fed: Any) -> np.ndarray:
 
 def l2gd(fed: Any, state: State | None = None, **options: Any) -> Iterator[State]:
     p = np.full(fed.clients.k, 0.4)
-    method = AsyncL2GD(own_ties(fed), 0.02, 0.2, p, fractions(0.2, p), **options)
+    method = AsyncL2GD(own_ties(fed), 0.2, p, fractions(0.2, p), 0.02, **options)
     if not state:
         yield (state := method.init(fed, start(fed)))
     yield from method.run(fed, range(1, 13), state)
@@ -113,7 +113,7 @@ def l2gd(fed: Any, state: State | None = None, **options: Any) -> Iterator[State
 def al2sgd(fed: Any, state: State | None = None, **options: Any) -> Iterator[State]:
     p = np.full(fed.clients.k, 0.4)
     momentum = Momentum(0.3, 0.4, 0.95, 0.01, 0.005)
-    method = AsyncAL2SGD(own_ties(fed), momentum, 0.2, p, fractions(0.2, p), 0.2, **options)
+    method = AsyncAL2SGD(own_ties(fed), 0.2, p, fractions(0.2, p), momentum, 0.2, **options)
     if not state:
         yield (state := method.init(fed, start(fed)))
     yield from method.run(fed, range(1, 13), state)

@@ -7,9 +7,9 @@ import pytest
 
 from coterie.engines import InProcess, Loopback
 from coterie.methods.async_al2sgd import AsyncAL2SGD
-from coterie.methods.clustered_l2gd import coins_and_averages
-from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
-from coterie.methods.clustered_l2gd.coins_and_averages import Majority, ring
+from coterie.methods.clustered_l2gd import cluster_rounds
+from coterie.methods.clustered_l2gd.cluster_rounds import Majority, ring
+from coterie.methods.clustered_l2gd.theory import fractions
 from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.quadratic import Quadratic
@@ -24,8 +24,8 @@ def literal(glm, ties, method, n, ids, seed):
     steps = np.arange(n)
     p = np.where(ties.Gamma > 0, method.p, 0)
     draws = (
-        coins_and_averages.Coordinated(method.p0).draw(method.seed, steps),
-        coins_and_averages.cluster_coins(method.seed, steps, p),
+        cluster_rounds.Coordinated(method.p0).draw(method.seed, steps),
+        cluster_rounds.cluster_coins(method.seed, steps, p),
     )
     moves = keyed_random.uniform(method.seed, "anchor coin", np.zeros(n), steps, 1)[:, 0] < method.rho
     whole, row = gradient(glm), gradient(glm, method.batch, ids, seed)
@@ -44,7 +44,7 @@ def test_the_pseudo_code(family, batch, kind):
     glm, clusters = table(family)
     ties = ties_of(kind, clusters)
     m = MOMENTUM if family != "poisson" else Momentum(0.3, 0.4, 0.95, 0.001, 0.0002)
-    method = AsyncAL2SGD(ties, m, 0.15, P, fractions(0.15, P), rho=0.1, seed=2, batch=batch)
+    method = AsyncAL2SGD(ties, 0.15, P, fractions(0.15, P), m, rho=0.1, seed=2, batch=batch)
     ids = np.arange(100, 100 + len(clusters), dtype=np.uint64)
     fed = InProcess(glm, clusters, ids=ids, seed=11)
     *_, state = method.run(fed, [7, 60, 61, 150])
@@ -55,7 +55,7 @@ def test_the_pseudo_code(family, batch, kind):
 def test_sites_and_stops_do_not_matter():
     glm, clusters = table("binomial")
     ties = ties_of("own", clusters)
-    method = AsyncAL2SGD(ties, MOMENTUM, 0.15, P, fractions(0.15, P), rho=0.1, batch=2)
+    method = AsyncAL2SGD(ties, 0.15, P, fractions(0.15, P), MOMENTUM, rho=0.1, batch=2)
     ends = []
     for fed, stops in (
         (InProcess(glm, clusters), [90]),
@@ -74,7 +74,7 @@ def test_without_a_coordinator_the_numbers_are_the_same():
     ends = []
     for options in ({}, {"network": ring}):
         fed = InProcess(glm, clusters)
-        method = AsyncAL2SGD(ties, MOMENTUM, 0.15, P, fractions(0.15, P), rho=0.1, vote=vote, **options)
+        method = AsyncAL2SGD(ties, 0.15, P, fractions(0.15, P), MOMENTUM, rho=0.1, vote=vote, **options)
         *_, _ = method.run(fed, [120])
         ends.append(theta_of(fed))
     np.testing.assert_allclose(ends[1], ends[0], rtol=1e-12)
@@ -88,10 +88,10 @@ def test_any_objective_with_gradients_will_do():
     _, clusters = table()
     ties = ties_of("equal", clusters)
     fed = InProcess(objective, clusters)
-    method = AsyncAL2SGD(ties, MOMENTUM, 0.15, P, fractions(0.15, P), rho=0.1, batch=0)
+    method = AsyncAL2SGD(ties, 0.15, P, fractions(0.15, P), MOMENTUM, rho=0.1, batch=0)
     *_, _ = method.run(fed, [100])
     steps = np.arange(100)
-    draws = coins_and_averages.Coordinated(0.15).draw(0, steps), coins_and_averages.cluster_coins(0, steps, P)
+    draws = cluster_rounds.Coordinated(0.15).draw(0, steps), cluster_rounds.cluster_coins(0, steps, P)
     moves = keyed_random.uniform(0, "anchor coin", np.zeros(100), steps, 1)[:, 0] < 0.1
     grad = objective.gradient
     expected = async_al2sgd(
@@ -104,7 +104,7 @@ def test_divergence_is_named_and_nothing_is_lost():
     glm, clusters = table()
     fed = InProcess(glm, clusters)
     wild = Momentum(0.3, 0.4, 0.95, 1e6, 1e6)
-    method = AsyncAL2SGD(ties_of("equal", clusters), wild, 0.15, P, fractions(0.15, P), rho=0.1)
+    method = AsyncAL2SGD(ties_of("equal", clusters), 0.15, P, fractions(0.15, P), wild, rho=0.1)
     *_, state = method.run(fed, [2, 4000, 8000])
     assert state["status"].startswith("diverged by step ") and state["t"] == 4000
     assert np.isfinite(theta_of(fed)).all()

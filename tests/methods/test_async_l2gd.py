@@ -7,8 +7,8 @@ import pytest
 
 from coterie.engines import InProcess, Loopback
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.clustered_l2gd import coins_and_averages
-from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
+from coterie.methods.clustered_l2gd import cluster_rounds
+from coterie.methods.clustered_l2gd.theory import fractions
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import Ties
 from tests.methods.known_clusters import gradient, table, theta_of, ties_of
@@ -18,8 +18,8 @@ from tests.reference.l2gd_loop import async_l2gd
 def literal(glm, ties, method, n, batch=0, ids=None, seed=0):
     steps, k = np.arange(n), len(method.p)
     draws = (
-        coins_and_averages.Coordinated(method.p0).draw(method.seed, steps),
-        coins_and_averages.cluster_coins(method.seed, steps, method.p),
+        cluster_rounds.Coordinated(method.p0).draw(method.seed, steps),
+        cluster_rounds.cluster_coins(method.seed, steps, method.p),
     )
     grad = gradient(glm, batch, ids, seed)
     return async_l2gd(
@@ -35,7 +35,7 @@ def test_the_pseudo_code(family, batch, kind, compiled):
     ties = ties_of(kind, clusters)
     p = np.array([0.1, 0.3, 0.2, 0.05, 0.4])
     eta = 0.0003 if family == "poisson" else 0.004
-    method = AsyncL2GD(ties, eta, 0.15, p, fractions(0.15, p), seed=2, batch=batch, compiled=compiled)
+    method = AsyncL2GD(ties, 0.15, p, fractions(0.15, p), eta, seed=2, batch=batch, compiled=compiled)
     ids = np.arange(100, 100 + len(clusters), dtype=np.uint64)
     fed = InProcess(glm, clusters, ids=ids, seed=11)
     *_, state = method.run(fed, [7, 60, 61, 200])
@@ -50,7 +50,7 @@ def test_closed_form_is_the_steps():
     out = []
     for closed in (True, False):
         fed = InProcess(glm, clusters)
-        *_, _ = AsyncL2GD(ties, 0.004, 0.1, p, fractions(0.1, p), closed=closed).run(fed, [300])
+        *_, _ = AsyncL2GD(ties, 0.1, p, fractions(0.1, p), 0.004, closed=closed).run(fed, [300])
         out.append(theta_of(fed))
     np.testing.assert_allclose(*out, rtol=1e-11, atol=1e-13)
 
@@ -63,7 +63,7 @@ def test_quadratics_that_have_no_minimum_drift_as_the_steps_do():
     out = []
     for closed in (True, False):
         fed = InProcess(objective)
-        *_, _ = AsyncL2GD(ties, 0.05, 0.2, p, np.ones(1), closed=closed).run(fed, [100])
+        *_, _ = AsyncL2GD(ties, 0.2, p, np.ones(1), 0.05, closed=closed).run(fed, [100])
         out.append(theta_of(fed))
     np.testing.assert_allclose(*out, rtol=1e-11)
     assert np.abs(out[0]).max() > 1.0
@@ -73,7 +73,7 @@ def test_quadratics_that_have_no_minimum_drift_as_the_steps_do():
 def test_sites_and_stops_do_not_matter(kind):
     glm, clusters = table()
     ties, p = ties_of(kind, clusters), np.array([0.1, 0.3, 0.2, 0.05, 0.4])
-    method = AsyncL2GD(ties, 0.004, 0.15, p, fractions(0.15, p), batch=2)
+    method = AsyncL2GD(ties, 0.15, p, fractions(0.15, p), 0.004, batch=2)
     ends, counts = [], []
     for fed, stops in (
         (InProcess(glm, clusters), [90]),
@@ -93,7 +93,7 @@ def test_communications_are_the_exchanges(kind):
     """Exchange e carries every cluster's e-th communication: nothing is asked that is not a communication."""
     glm, clusters = table()
     ties, p = ties_of(kind, clusters), np.array([0.1, 0.3, 0.2, 0.05, 0.4])
-    method = AsyncL2GD(ties, 0.004, 0.15, p, fractions(0.15, p), compiled=False)
+    method = AsyncL2GD(ties, 0.15, p, fractions(0.15, p), 0.004, compiled=False)
     fed = InProcess(glm, clusters)
     asked = []
 
@@ -117,7 +117,7 @@ def test_divergence_is_named_and_nothing_is_lost():
     ties, p = ties_of("equal", clusters), np.full(5, 0.2)
     for compiled in (True, False):
         fed = InProcess(glm, clusters)
-        method = AsyncL2GD(ties, 1e6, 0.2, p, fractions(0.2, p), compiled=compiled)
+        method = AsyncL2GD(ties, 0.2, p, fractions(0.2, p), 1e6, compiled=compiled)
         *_, state = method.run(fed, [2, 4000, 8000])
         assert state["status"].startswith("diverged by step ") and state["t"] == 4000
         assert np.isfinite(theta_of(fed)).all()

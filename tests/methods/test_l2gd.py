@@ -77,7 +77,7 @@ def test_with_one_coin_it_is_the_asynchronous_algorithm(alpha):
     heads = np.cumsum(counts + 1)[:-1] - 1  # the first communication, of equal models, is none
     p0 = 1.0 / (1.0 + tau)
     ties = Ties.of(CLUSTERS, 3, lam, None, alpha)
-    there = AsyncL2GD(ties, eta * (1.0 - p0), p0, np.zeros(3), np.ones(3), vote=Given(tuple(heads)), closed=False)
+    there = AsyncL2GD(ties, p0, np.zeros(3), np.ones(3), eta * (1.0 - p0), vote=Given(tuple(heads)), closed=False)
     (_,) = there.run(other, [int(counts.sum() + len(heads))])
     np.testing.assert_allclose(method.models(fed, state), theta_of(other), rtol=1e-10, atol=1e-12)
 

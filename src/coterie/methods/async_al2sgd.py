@@ -7,23 +7,20 @@ term, which is here. Every gradient is ``h_i``, the whole one at the anchor x, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 
-from coterie.federation import Federation, PerRow, Site, require_all_replies, work
+from coterie.federation import Federation, Site, require_all_replies, work
 from coterie.methods.clustered_l2gd import client_work
-from coterie.methods.clustered_l2gd.client_work import SNAPSHOT, Monitor, Reply, State, named, parts, widened
-from coterie.methods.clustered_l2gd.coins_and_averages import Coordinated, NetworkAverage, Vote, central, draw
+from coterie.methods.clustered_l2gd.client_work import SNAPSHOT, Reply, State, parts, widened
+from coterie.methods.clustered_l2gd.cluster_rounds import ClusterRounds, draw
 from coterie.methods.clustered_l2gd.fused_messages import AnchorHeads, Segment, segment
-from coterie.methods.clustered_l2gd.nested_levels import Levels
-from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws, Momentum, full_gradient, katyusha
 from coterie.objectives.parameters import precision
-from coterie.relations.clusters import Ties
 
 
 @work
@@ -102,52 +99,32 @@ def client_update(
 
 
 @dataclass(frozen=True)
-class AsyncAL2SGD(Stepwise):
-    """Algorithm 2 with the paper's symbols; ``clustered_l2gd.async_al2sgd_theory`` chooses them."""
+class AsyncAL2SGD(ClusterRounds):
+    """Algorithm 2."""
 
-    ties: Ties
     momentum: Momentum  # eta, a_1, a_2, b_1, b_2 of Theorem 4.3
-    p0: float
-    p: Floats
-    tau: Floats
     rho: float
-    seed: int = 0  # of the coins; rows are drawn by the engine's
+    _: KW_ONLY
     batch: int = 1  # rows of a local step, drawn with replacement: the paper's is 1; 0 takes all
-    vote: Vote | None = None  # who draws the global coin
-    network: NetworkAverage = field(default=central)  # who computes the network's average
-    monitor: Monitor = field(default_factory=Monitor)  # what is "observed" after a step
-    personal: Sequence[str] | None = None  # each client's own columns, or layers; all share the others. None is all
-    untied: Sequence[str] | None = None  # those of them that nothing ties, nor what the objective keeps; None is none
-    q: tuple[Floats, ...] = ()  # probabilities (k,) of a communication within clusters of clusters, fine to coarse
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first step, at w (d,) for all clients, by default zero."""
-        described = require_all_replies(fed.ask(client_work.describe_clients))
-        start_at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
-        require_all_replies(fed.ask(start, gamma=PerRow(self.ties.gamma), **start_at))
-        k, d = len(self.p), int(described["dim"].max())
-        how = named(self.personal, self.untied)
-        x, shared, _ = client_work.first_parts(fed, k, d, start_at.get("w", 0.0), **how)
-        told = np.stack([client_work.first_gradient(fed, how), shared]) if len(shared) else np.zeros((2, 0))
-        counts = {"between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}
-        anchor = {"means": np.stack([x] * (2 + len(self.q))), "fresh": np.ones(k, dtype=bool), "shared": told}
-        anchor["copies"] = np.tile(shared, (k, 2, 1))
-        return {"t": 0, "status": "running", **anchor, **counts}
-
-    def step(self, fed: Federation, state: State) -> State:
-        """One iteration."""
-        return self.advance(fed, state, 1)
+        d = int(require_all_replies(fed.ask(client_work.describe_clients))["dim"].max())
+        x, shared, _ = self.begin(fed, start, d, w)
+        told = np.stack([client_work.first_gradient(fed, self.parts), shared]) if len(shared) else np.zeros((2, 0))
+        k = len(self.p)
+        state = {"t": 0, "status": "running", "between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}
+        state |= {"means": np.stack([x] * (2 + len(self.q))), "fresh": np.ones(k, dtype=bool), "shared": told}
+        return state | {"copies": np.tile(shared, (k, 2, 1))}
 
     @np.errstate(over="ignore", invalid="ignore")  # a divergence is found and named below
     def advance(self, fed: Federation, state: State, n: int) -> State:
         """n iterations; counts communications ``between`` clusters, ``within`` each (k,), and ``refreshes``."""
         fed.mark(SNAPSHOT)
-        p, last = np.where(self.ties.Gamma > 0.0, self.p, 0.0), state["t"] + n
-        levels = Levels.of(self.ties, self.p0, p, self.q, self.tau)
-        how = named(self.personal, self.untied)
-        heads = AnchorHeads(fed, client_update, self.momentum, levels, self.batch, state, how)
+        levels, last = self.levels, state["t"] + n
+        heads = AnchorHeads(fed, client_update, self.momentum, levels, self.batch, state, self.parts)
         counts = {name: state[name] for name in ("between", "within", "refreshes")}
-        for t, xi0, xi in draw(self.seed, state["t"], n, self.vote or Coordinated(self.p0), p):
+        for t, xi0, xi in draw(self.seed, state["t"], n, self.coin, levels.coins[0]):
             steps = np.arange(t, t + len(xi0))
             moves = keyed_random.uniform(self.seed, "anchor coin", np.zeros(len(steps)), steps, 1)[:, 0] < self.rho
             last, more = self.iterate(heads, t, levels.drawn(self.seed, t, xi0), xi, moves)

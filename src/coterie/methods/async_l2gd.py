@@ -2,7 +2,7 @@
 
 At every step a coin decides between a communication between clusters (probability p_0), within a cluster (p_j, each
 cluster for itself) and a local gradient step. With p_j = 0 and tau_j = 1 this is the one-coin variant of section 6.
-Clusters of clusters have coins of their own (``clustered_l2gd.nested_levels``).
+Clusters of clusters have coins of their own (``clustered_l2gd.cluster_rounds``).
 
 :func:`iterate` is the algorithm, where all clients are in one process. Where steps have to travel,
 ``clustered_l2gd.fused_messages`` takes the same steps by the same coins in as few messages as it can.
@@ -10,21 +10,18 @@ Clusters of clusters have coins of their own (``clustered_l2gd.nested_levels``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 
-from coterie.federation import Federation, PerCluster, PerRow, Site, require_all_replies, work
-from coterie.methods.clustered_l2gd import client_work, coins_and_averages
-from coterie.methods.clustered_l2gd.client_work import SNAPSHOT, Losses, Monitor, Reply, State, compiled_steps
-from coterie.methods.clustered_l2gd.coins_and_averages import NetworkAverage, Vote, central
+from coterie.federation import Federation, PerCluster, Site, require_all_replies, work
+from coterie.methods.clustered_l2gd import client_work
+from coterie.methods.clustered_l2gd.client_work import SNAPSHOT, Losses, Reply, State, compiled_steps
+from coterie.methods.clustered_l2gd.cluster_rounds import ClusterRounds, central, communications, draw, previous
 from coterie.methods.clustered_l2gd.fused_messages import ClusterHeads
-from coterie.methods.clustered_l2gd.nested_levels import Levels
-from coterie.methods.stepwise import Stepwise
 from coterie.numerics.arrays import Bools, Floats, Ints, frozen, kernel
-from coterie.relations.clusters import Ties
 
 MOST_COMPILED = 4096  # so many clients at most run compiled; more are quicker over exchanges, in threads
 
@@ -39,7 +36,7 @@ def iterate(
     """Lines 2 to 19, in place; cluster j has the clients bounds[j], ..., bounds[j + 1] - 1.
 
     Its local steps are put off until its next communication: clients then stay in cache for the whole run, and any
-    number of steps on a quadratic costs as much as one. ``parameters`` are those of ``nested_levels.Levels``: its
+    number of steps on a quadratic costs as much as one. ``parameters`` are those of ``cluster_rounds.Levels``: its
     probability of local steps, weights, nodes, shares that are passed on; then p0, and which columns are not shared.
     """
     local, weights, nodes, passed, p0, on = parameters
@@ -131,58 +128,41 @@ def iterate_all(
 
 
 @dataclass(frozen=True)
-class AsyncL2GD(Stepwise):
-    """Algorithm 1 with the paper's symbols; ``clustered_l2gd.async_l2gd_theory`` chooses them."""
+class AsyncL2GD(ClusterRounds):
+    """Algorithm 1."""
 
-    ties: Ties  # gamma_i and alpha_j
     eta: float | Callable[[int], float]  # step size, or eta(t), which is held from one stop of the run to the next
-    p0: float
-    p: Floats
-    tau: Floats
-    seed: int = 0  # of the coins; rows are drawn by the engine's
+    _: KW_ONLY
     batch: int = 0  # rows of a local step, drawn with replacement; 0 takes all
     closed: bool = True  # take runs of steps on quadratics in closed form
     compiled: bool = True  # run compiled where all clients are in this process
-    vote: Vote | None = None  # who draws the global coin
-    network: NetworkAverage = field(default=central)  # who computes the network's average
-    monitor: Monitor = field(default_factory=Monitor)  # what is "observed" after a step
-    personal: Sequence[str] | None = None  # each client's own columns, or layers; all share the others. None is all
-    untied: Sequence[str] | None = None  # those of them that nothing ties, nor what the objective keeps; None is none
-    q: tuple[Floats, ...] = ()  # probabilities (k,) of a communication within clusters of clusters, fine to coarse
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """Line 1; the state before the first step, at w (d,) for all clients, by default zero."""
-        described = require_all_replies(fed.ask(client_work.describe_clients))
-        rank = int(described["rank"].max()) if self.closed and not self.batch and self.personal is None else 0
-        start_at: dict[str, Any] = {} if w is None else {"w": np.asarray(w, dtype=np.float64)}
-        require_all_replies(fed.ask(client_work.start, gamma=PerRow(self.ties.gamma), rank=rank, **start_at))
-        k, compiled = len(self.p), bool(rank or described["rows"].all()) and len(fed.clients) <= MOST_COMPILED
-        state = {"t": 0, "status": "running", "between": 0, "within": np.zeros(k, dtype=np.int64), "known": True}
-        d, w = int(described["dim"].max()), start_at.get("w", 0.0)
-        mean, shared, tied = client_work.first_parts(fed, k, d, w, **client_work.named(self.personal, self.untied))
-        return state | {"compiled": compiled, "mean": mean, "weight": self.ties.Gamma, "shared": shared, "tied": tied}
-
-    def step(self, fed: Federation, state: State) -> State:
-        """One iteration."""
-        return self.advance(fed, state, 1)
+        about = require_all_replies(fed.ask(client_work.describe_clients))
+        rank = int(about["rank"].max()) if self.closed and not self.batch and self.personal is None else 0
+        mean, shared, tied = self.begin(fed, client_work.start, int(about["dim"].max()), w, rank=rank)
+        compiled = bool(rank or about["rows"].all()) and len(fed.clients) <= MOST_COMPILED
+        state = {"t": 0, "status": "running", "between": 0, "within": np.zeros(len(self.p), dtype=np.int64)}
+        state |= {"known": True, "compiled": compiled, "mean": mean, "weight": self.ties.Gamma}
+        return state | {"shared": shared, "tied": tied}
 
     @np.errstate(over="ignore", invalid="ignore")  # a divergence is found and named below
     def advance(self, fed: Federation, state: State, n: int) -> State:
         """n iterations; the state counts communications ``between`` clusters, and ``within`` each (k,)."""
         t, eta = state["t"], self.eta(state["t"]) if callable(self.eta) else self.eta
-        p, vote = np.where(self.ties.Gamma > 0.0, self.p, 0.0), self.vote or coins_and_averages.Coordinated(self.p0)
-        levels = Levels.of(self.ties, self.p0, p, self.q, self.tau)
-        heads = ClusterHeads(levels, state, client_work.named(self.personal, self.untied))
+        levels, p = self.levels, self.levels.coins[0]
+        heads = ClusterHeads(levels, state, self.parts)
         fed.mark(SNAPSHOT)
         compiled = state["compiled"] and self.compiled and self.network is central and self.untied is None
         together = getattr(fed, "together", None) if compiled else None  # an engine with all clients in one process
         between, within, last = state["between"], state["within"], t + n
-        before = coins_and_averages.previous(self.seed, t, vote, p)
+        before = previous(self.seed, t, self.coin, p)
         if together is None and not state["known"]:  # the steps before ran compiled, and no average was made
             heads.ask_again(fed, state["tied"])
-        for first, xi0, xi in coins_and_averages.draw(self.seed, t, n, vote, p):
+        for first, xi0, xi in draw(self.seed, t, n, self.coin, p):
             above = levels.drawn(self.seed, first, xi0)
-            counts = coins_and_averages.communications(xi0, xi, heads.equal, before)
+            counts = communications(xi0, xi, heads.equal, before)
             if self.q:  # rounds of all levels below the network are within a cluster, and none is free
                 counts = int(xi0.sum()), np.sum(((above > 0) | xi) & ~xi0[:, None], axis=0)
             if len(state["shared"]):  # which moves in every round of the network

@@ -12,8 +12,7 @@ from coterie.methods import given_strengths
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd import fit as rounds
-from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
-from coterie.methods.clustered_l2gd.coins_and_averages import (
+from coterie.methods.clustered_l2gd.cluster_rounds import (
     Coordinated,
     Majority,
     communications,
@@ -22,6 +21,7 @@ from coterie.methods.clustered_l2gd.coins_and_averages import (
     previous,
     ring,
 )
+from coterie.methods.clustered_l2gd.theory import fractions
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.clusters import ClusterTree, Ties
@@ -195,9 +195,9 @@ def test_peers_and_a_coordinator_agree_on_the_same_coins(accelerated):
     for peers in ({"vote": vote}, {"vote": vote, "network": ring}):
         fed = InProcess(glm, clusters)
         method = (
-            AsyncAL2SGD(ties, Momentum(0.3, 0.4, 0.95, 0.01, 0.002), 0.2, p, fractions(0.2, p), 0.1, **peers)
+            AsyncAL2SGD(ties, 0.2, p, fractions(0.2, p), Momentum(0.3, 0.4, 0.95, 0.01, 0.002), 0.1, **peers)
             if accelerated
-            else AsyncL2GD(ties, 0.004, 0.2, p, fractions(0.2, p), **peers)
+            else AsyncL2GD(ties, 0.2, p, fractions(0.2, p), 0.004, **peers)
         )
         *_, _ = method.run(fed, [150])
         ends.append(theta_of(fed))
@@ -286,9 +286,9 @@ def test_communications_of_runs_are_those_expected(gammas):
         fed = InProcess(glm, clusters)
         if gammas == "algorithm 2":
             T = 200
-            method = AsyncAL2SGD(ties, Momentum(0.3, 0.4, 0.9, 1e-3, 1e-4), p0, p, fractions(p0, p), 0.1, seed)
+            method = AsyncAL2SGD(ties, p0, p, fractions(p0, p), Momentum(0.3, 0.4, 0.9, 1e-3, 1e-4), 0.1, seed=seed)
         else:
-            method = AsyncL2GD(ties, 1e-4, p0, p, fractions(p0, p), seed=seed)
+            method = AsyncL2GD(ties, p0, p, fractions(p0, p), 1e-4, seed=seed)
         *_, state = method.run(fed, [T])
         seen.append([state["between"], *state["within"]])
     mean = expected_communications(p0, p, T, ties.equal & (gammas != "algorithm 2"))
@@ -299,7 +299,7 @@ def test_where_a_run_is_looked_at_does_not_change_what_is_counted():
     glm, clusters = table(d=1, rows=(1, 3))
     p, counts = np.full(5, 0.5), []
     for stops in ([600], range(1, 601)):
-        method = AsyncL2GD(Ties.of(clusters, 5, 1.0, None, 0.4), 1e-3, 0.3, p, fractions(0.3, p))
+        method = AsyncL2GD(Ties.of(clusters, 5, 1.0, None, 0.4), 0.3, p, fractions(0.3, p), 1e-3)
         *_, state = method.run(InProcess(glm, clusters), stops)
         counts.append([state["between"], *state["within"]])
     assert counts[0] == counts[1]

@@ -5,23 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.methods.clustered_l2gd import coins_and_averages, fused_messages
-from coterie.methods.clustered_l2gd.coins_and_averages import communications
+from coterie.methods.clustered_l2gd import cluster_rounds, fused_messages
+from coterie.methods.clustered_l2gd.cluster_rounds import communications
 
 
 def drawn(k, T, p=0.05, seed=0):
-    return coins_and_averages.Coordinated(p).draw(seed, np.arange(T)), coins_and_averages.cluster_coins(
+    return cluster_rounds.Coordinated(p).draw(seed, np.arange(T)), cluster_rounds.cluster_coins(
         seed, np.arange(T), np.full(k, p)
     )
 
 
 def test_coins_do_not_depend_on_how_many_are_drawn_at_a_time():
     p = np.array([0.1, 0.6, 0.3])
-    ((_, globally, locally),) = coins_and_averages.draw(4, 0, 100, coins_and_averages.Coordinated(0.2), p)
+    ((_, globally, locally),) = cluster_rounds.draw(4, 0, 100, cluster_rounds.Coordinated(0.2), p)
     parts = [
         part
         for lo in range(0, 100, 7)
-        for part in coins_and_averages.draw(4, lo, min(7, 100 - lo), coins_and_averages.Coordinated(0.2), p)
+        for part in cluster_rounds.draw(4, lo, min(7, 100 - lo), cluster_rounds.Coordinated(0.2), p)
     ]
     np.testing.assert_array_equal(np.concatenate([g for _, g, _ in parts]), globally)
     np.testing.assert_array_equal(np.concatenate([own for _, _, own in parts]), locally)

@@ -13,16 +13,16 @@ from coterie.engines import InProcess
 from coterie.federation import work
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.clustered_l2gd import async_l2gd_theory as theory
 from coterie.methods.clustered_l2gd import fit as rounds
-from coterie.methods.clustered_l2gd.nested_levels import Levels, own_levels
+from coterie.methods.clustered_l2gd import theory
+from coterie.methods.clustered_l2gd.cluster_rounds import Levels, own_levels
 from coterie.methods.clustered_l2gd.strong_convexity import client_constants, mu_F
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.clusters import ClusterTree, Ties
 from tests.engines.faults import Faults, Loopback
-from tests.methods.clustered_l2gd.test_nested_levels import P0, REGION, TREE, P, Q, coins, penalty, pulls
+from tests.methods.clustered_l2gd.test_cluster_rounds import P0, REGION, TREE, P, Q, coins, penalty, pulls
 from tests.methods.known_clusters import gradient, table, theta_of
 
 OWN = np.array([True, False, True, True])
@@ -100,7 +100,7 @@ def test_algorithm_1_takes_the_steps_of_its_coins(family, engine, kind):
         theta = theta - eta * np.where(OWN, step, shared)
     fed = engine_of(engine, glm, clusters)
     more = {"q": (Q,), "personal": NAMES, "compiled": engine == "compiled"}
-    *_, state = AsyncL2GD(ties, eta, P0, P, theory.fractions(P0, P), **more).run(fed, [1, 40, 41, 150])
+    *_, state = AsyncL2GD(ties, P0, P, theory.fractions(P0, P), eta, **more).run(fed, [1, 40, 41, 150])
     np.testing.assert_allclose(theta_of(fed), theta, rtol=1e-9, atol=1e-11)
     assert state["between"] == np.sum(coins(150)[:, 0] == 2)
 
@@ -123,7 +123,7 @@ def test_algorithm_2_takes_the_steps_of_its_coins(engine, kind):
         y, z = theta - m.eta * g, m.b1 * z + (1 - m.b1) * theta - m.pace * g
         x = y if moves[t] else x
     fed = engine_of(engine, glm, clusters)
-    method = AsyncAL2SGD(ties, m, P0, P, theory.fractions(P0, P), 0.1, batch=0, q=(Q,), personal=NAMES)
+    method = AsyncAL2SGD(ties, P0, P, theory.fractions(P0, P), m, 0.1, batch=0, q=(Q,), personal=NAMES)
     *_, state = method.run(fed, [1, 40, 41, 150])
     np.testing.assert_allclose(theta_of(fed), y, rtol=1e-9, atol=1e-11)
     assert state["between"] == np.sum(coins(150)[:, 0] == 2) and state["refreshes"] == moves.sum()
@@ -252,7 +252,7 @@ def test_a_run_that_began_compiled_goes_on_over_exchanges(family):
     ties, found = ties_of(clusters), []
     for compiled in (True, False):
         fed = InProcess(glm, clusters)
-        method = AsyncL2GD(ties, 0.004, P0, P, theory.fractions(P0, P), q=(Q,), personal=NAMES, compiled=compiled)
+        method = AsyncL2GD(ties, P0, P, theory.fractions(P0, P), 0.004, q=(Q,), personal=NAMES, compiled=compiled)
         *_, state = method.run(fed, [60])
         replace(method, compiled=False).advance(fed, state, 60)
         found.append(theta_of(fed))
@@ -271,7 +271,7 @@ def test_clients_that_were_away_go_on_with_the_others(first):
         retries=0,
         faults=Faults(request=lambda exchange, site: site == 1 and first <= exchange < first + 9),
     )
-    method = AsyncAL2SGD(ties, m, P0, P, theory.fractions(P0, P), 1e-12, batch=0, q=(Q,), personal=NAMES)
+    method = AsyncAL2SGD(ties, P0, P, theory.fractions(P0, P), m, 1e-12, batch=0, q=(Q,), personal=NAMES)
     *_, state = method.run(fed, [100])
     theta, h = theta_of(fed), np.array(fed.ask(anchors)["h"])
     assert np.ptp(theta[:, 1]) == 0.0 and theta[0, 1] == state["copies"][0, 0, 0] != 0.0

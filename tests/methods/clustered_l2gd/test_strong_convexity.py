@@ -9,9 +9,9 @@ from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
 from coterie.methods.clustered_l2gd import strong_convexity
-from coterie.methods.clustered_l2gd.async_l2gd_theory import noise
 from coterie.methods.clustered_l2gd.fit import gradients_at_optimum
 from coterie.methods.clustered_l2gd.strong_convexity import client_constants
+from coterie.methods.clustered_l2gd.theory import noise
 from coterie.methods.given_strengths import given
 from coterie.numerics.arrays import full
 from coterie.objectives.constants import (

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.methods.clustered_l2gd.coins_and_averages import Coordinated, draw
-from coterie.methods.clustered_l2gd.nested_levels import Levels
+from coterie.methods.clustered_l2gd.cluster_rounds import Coordinated, Levels, draw
 from coterie.numerics import keyed_random
 from coterie.relations.clusters import Ties
 from coterie.runs.training import train
 from tests.messages import names
-from tests.methods.clustered_l2gd.test_nested_levels import pulls
+from tests.methods.clustered_l2gd.test_cluster_rounds import pulls
 from tests.methods.plain_softmax import gradients, problem
 
 ETA, LAM, ALPHA, TAU, P = 0.3, 0.4, 0.3, 8, 1.0 / 9.0

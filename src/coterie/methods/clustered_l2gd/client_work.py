@@ -32,7 +32,7 @@ def describe_clients(site: Site) -> Reply:
 
 
 @work
-def parts_of_models(site: Site, personal: list[str] | None, untied: list[str] | None) -> Reply:
+def parts_of_models(site: Site, personal: list[str] | None = None, untied: list[str] | None = None) -> Reply:
     """Which parameters (m, d) are tied to other clients', and which all clients share."""
     tied, shared = parts(site, personal, untied)
     return {"tied": np.tile(tied, (len(site), 1)), "shared": np.tile(shared, (len(site), 1))}
@@ -73,26 +73,6 @@ def parts(site: Site, personal: Sequence[str] | None, untied: Sequence[str] | No
     alone = parameter_mask(site.objective, untied or ())
     mine = np.ones_like(alone) if personal is None else parameter_mask(site.objective, personal)
     return mine & ~alone, ~(mine | alone)
-
-
-def named(personal: Sequence[str] | None, untied: Sequence[str] | None) -> dict[str, Any]:
-    """What clients are told of the parts of models."""
-    both = {"personal": personal, "untied": untied}
-    return {name: list(patterns) for name, patterns in both.items() if patterns is not None}
-
-
-def first_parts(
-    fed: Federation, k: int, d: int, w: Any, personal: list[str] | None = None, untied: list[str] | None = None
-) -> tuple[Floats, Floats, Floats]:
-    """Where all clients are at w (d,): averages (k, d1) of what is tied, what is shared (d2,), and what is tied (d,).
-
-    The last is empty where all is.
-    """
-    means = np.full((k, d), w)
-    if personal is None and untied is None:
-        return means, np.empty(0), np.empty(0)
-    masks = require_all_replies(fed.ask(parts_of_models, to=[0], personal=personal, untied=untied))
-    return means[:, masks["tied"][0]], means[0, masks["shared"][0]], 1.0 * masks["tied"][0]
 
 
 def widened(u: Floats, on: Bools | None) -> Floats:

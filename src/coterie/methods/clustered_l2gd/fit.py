@@ -18,11 +18,9 @@ from coterie.families import Family
 from coterie.federation import Federation, PerCluster, PerRow, Site, require_all_replies, work
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.clustered_l2gd import async_al2sgd_theory
-from coterie.methods.clustered_l2gd import async_l2gd_theory as theory
+from coterie.methods.clustered_l2gd import theory
 from coterie.methods.clustered_l2gd.client_work import Monitor, Reply
-from coterie.methods.clustered_l2gd.coins_and_averages import expected_communications, traffic
-from coterie.methods.clustered_l2gd.nested_levels import Levels, own_levels
+from coterie.methods.clustered_l2gd.cluster_rounds import Levels, expected_communications, own_levels, traffic
 from coterie.methods.clustered_l2gd.options import Options
 from coterie.methods.clustered_l2gd.strong_convexity import client_constants, mu_F
 from coterie.methods.given_strengths import given
@@ -241,7 +239,7 @@ def plan_async_l2gd(fed: Federation, ties: Ties, options: Options, own: Bools | 
     eta = (lambda t: float(theory.schedule(t, chosen.smoothness, mu))) if decreasing else chosen.eta
     peers = options.peers(chosen.p0, len(ties.alpha))
     peers |= {"seed": options.seed, "batch": batch, "q": chosen.q, "personal": patterns(own)}
-    method = AsyncL2GD(ties, eta, chosen.p0, chosen.p, chosen.tau, **peers)
+    method = AsyncL2GD(ties, chosen.p0, chosen.p, chosen.tau, eta, **peers)
     why = chosen.why + ("; the step decreases later (Gower et al. 2019, Theorem 3.2)" if decreasing else "")
     about = {"eta": chosen.eta, "mu": mu, "sigma2": sigma2, "smoothness": chosen.smoothness, "why": why}
     about |= {"steps": T, "p0": chosen.p0, "p": summarise(chosen.p), "tau": summarise(chosen.tau), "batch": batch}
@@ -259,12 +257,14 @@ def plan_async_al2sgd(fed: Federation, ties: Ties, options: Options, own: Bools 
     L_F = float(np.max(c.L + ties.gamma)) + shared
     p0, p = options.probabilities_asked
     nested = nested_rounds(ties, L, shared, options)
-    chosen = async_al2sgd_theory.choose(ties, L, L_F, mu, p0, p, options.rho, common, options.paper, nested, shared)
+    chosen = theory.choose_accelerated(ties, L, L_F, mu, p0, p, options.rho, common, options.paper, nested, shared)
     k = chosen.steps
     T = options.steps or int(min(max(k.iterations(options.accuracy**2), 1.0), MOST))
     peers = options.peers(chosen.p0, len(ties.alpha)) | {"q": chosen.q, "personal": patterns(own)}
     momentum = Momentum(k.a1, k.a2, k.b1, k.b2, k.eta)
-    method = AsyncAL2SGD(ties, momentum, chosen.p0, chosen.p, chosen.tau, k.rho, options.seed, batch, **peers)
+    method = AsyncAL2SGD(
+        ties, chosen.p0, chosen.p, chosen.tau, momentum, k.rho, seed=options.seed, batch=batch, **peers
+    )
     about = {"eta": k.eta, "mu": mu, "rho": k.rho, "smoothness": chosen.smoothness, "why": chosen.why}
     about |= {"steps": T, "p0": chosen.p0, "p": summarise(chosen.p), "tau": summarise(chosen.tau), "batch": batch}
     about["promised"] = float(np.sqrt(k.factor) * (1.0 - k.rate) ** (0.5 * T)) if mu > 0.0 else float("inf")

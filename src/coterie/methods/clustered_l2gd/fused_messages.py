@@ -22,8 +22,7 @@ import numpy as np
 
 from coterie.federation import Clusters, Federation, PerCluster, Site, Work, require_all_replies, work
 from coterie.methods.clustered_l2gd.client_work import Reply, local_steps, parts, widened
-from coterie.methods.clustered_l2gd.coins_and_averages import NetworkAverage
-from coterie.methods.clustered_l2gd.nested_levels import Levels
+from coterie.methods.clustered_l2gd.cluster_rounds import Levels, NetworkAverage
 from coterie.methods.tree.client_work import reveal
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Momentum, full_gradient

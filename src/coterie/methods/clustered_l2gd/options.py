@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.methods.clustered_l2gd.coins_and_averages import NETWORKS, Majority, central
+from coterie.methods.clustered_l2gd.cluster_rounds import NETWORKS, Majority, central
 from coterie.options import Option, check, declared, of
 
 ONE_COIN = 0.1  # section 6's probability of a communication

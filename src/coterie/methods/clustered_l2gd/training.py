@@ -16,7 +16,7 @@ from coterie.errors import CoterieError, listed
 from coterie.federation import Federation, Site, require_all_replies, work
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
+from coterie.methods.clustered_l2gd.theory import fractions
 from coterie.methods.local_training.client_work import ModelTransport
 from coterie.methods.local_training.rounds import NO_GRADIENT, ask_first_models, client_models, patterns
 from coterie.methods.stepwise import Stepwise
@@ -151,16 +151,11 @@ class AsyncL2GDTraining(Checked, Stepwise):
 
     def algorithm(self, fed: Federation, state: State) -> Any:
         """Algorithm 1 with what a state knows."""
-        ties, p0, p, eta = self._common(fed, state)
-        return AsyncL2GD(ties, eta, p0, p, fractions(p0, p), self.seed, self.B, closed=False, **self._parts(state, p))
+        common, eta = self._common(fed, state)
+        return AsyncL2GD(**common, eta=eta, closed=False)
 
-    def _parts(self, state: State, p: Floats) -> State:
-        """Which layers are tied and which nothing ties, and rounds of regions, as the algorithms take it."""
-        untied, q = None if state["travels"].all() else self.untied, () if self.regions is None else (p,)
-        return {"personal": None if self.personal == ("*",) else self.personal, "untied": untied, "q": q}
-
-    def _common(self, fed: Federation, state: State) -> tuple[Ties, float, Floats, float]:
-        """Ties, probabilities and the step size in the units of sums over rows."""
+    def _common(self, fed: Federation, state: State) -> tuple[State, float]:
+        """What both algorithms take, and the step size in the units of sums over rows."""
         k, weight, clusters = fed.clients.k, state["rows"], fed.clients.clusters
         p0, one = self.probabilities(k)
         labels = self.group_labels if len(self.group_labels) == k else [str(j + 1) for j in range(k)]
@@ -170,7 +165,11 @@ class AsyncL2GDTraining(Checked, Stepwise):
         if self.regions is not None:
             ties = replace(ties, upper=(self._over(labels, self.regions),))
         local = (1.0 - p0) * (1.0 - one) * (1.0 - one if ties.upper else 1.0)
-        return ties, p0, np.full(k, one), self.eta * local / float(weight.max())
+        p = np.full(k, one)
+        common: State = {"ties": ties, "p0": p0, "p": p, "tau": fractions(p0, p), "seed": self.seed, "batch": self.B}
+        common |= {"untied": None if state["travels"].all() else self.untied, "q": () if self.regions is None else (p,)}
+        common["personal"] = None if self.personal == ("*",) else self.personal
+        return common, self.eta * local / float(weight.max())
 
     def _over(self, labels: Sequence[str], regions: dict[str, str]) -> tuple[Ints, Floats]:
         """The region over each cluster, and what share of its tie goes on to all, (k,) each."""
@@ -213,8 +212,6 @@ class AsyncAL2SGDTraining(AsyncL2GDTraining):
 
     def algorithm(self, fed: Federation, state: State) -> Any:
         """Algorithm 2 with what a state knows; z moves by ``eta / (4 a_1)``, as Theorem 4.3's b_2 where F is flat."""
-        ties, p0, p, eta = self._common(fed, state)
-        rho = 1.0 / self.tau if self.rho is None else self.rho
+        common, eta = self._common(fed, state)
         momentum = Momentum(self.a1, self.a2, self.b1, 0.25 * eta / self.a1, eta)
-        more: State = {"seed": self.seed, "batch": self.B} | self._parts(state, p)
-        return AsyncAL2SGD(ties, momentum, p0, p, fractions(p0, p), rho, **more)
+        return AsyncAL2SGD(**common, momentum=momentum, rho=1.0 / self.tau if self.rho is None else self.rho)

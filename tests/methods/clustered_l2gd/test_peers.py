@@ -9,8 +9,8 @@ import pytest
 
 from coterie.engines import InProcess
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.clustered_l2gd.async_l2gd_theory import fractions
-from coterie.methods.clustered_l2gd.coins_and_averages import NETWORKS, Majority, central, ring, traffic
+from coterie.methods.clustered_l2gd.cluster_rounds import NETWORKS, Majority, central, ring, traffic
+from coterie.methods.clustered_l2gd.theory import fractions
 from coterie.relations.clusters import Ties
 from tests.methods.known_clusters import table, theta_of
 from tests.reference.ring_twin import ring_by_messages
@@ -42,7 +42,7 @@ def test_the_votes_fall_as_often_as_they_should():
 
 def test_votes_say_nothing_about_the_clusters_own_coins():
     """P(xi_j = 1 | xi_0 = 0) must stay p_j: a majority of the xi_j themselves would change it."""
-    from coterie.methods.clustered_l2gd.coins_and_averages import cluster_coins
+    from coterie.methods.clustered_l2gd.cluster_rounds import cluster_coins
 
     steps, p = np.arange(100_000), np.full(3, 0.287)
     quiet = ~Majority(0.2, 3).draw(1, steps)
@@ -76,7 +76,7 @@ def test_the_same_numbers_as_with_a_coordinator(network):
     for average in (central, NETWORKS[network]):
         for compiled in (True, False):
             fed = InProcess(glm, clusters)
-            method = AsyncL2GD(ties, 0.004, 0.15, p, fractions(0.15, p), compiled=compiled, vote=vote, network=average)
+            method = AsyncL2GD(ties, 0.15, p, fractions(0.15, p), 0.004, compiled=compiled, vote=vote, network=average)
             *_, state = method.run(fed, [150])
             theta.append(theta_of(fed))
     assert state["between"] > 5

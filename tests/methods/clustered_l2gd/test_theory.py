@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.methods.clustered_l2gd import async_l2gd_theory as rates
-from coterie.methods.clustered_l2gd import async_l2gd_theory as theory
+from coterie.methods.clustered_l2gd import theory
+from coterie.methods.clustered_l2gd import theory as rates
 from coterie.relations.clusters import Ties
 from tests.reference.l2gd_oracles import Federation, random_federation
 

@@ -12,10 +12,9 @@ from coterie.engines import InProcess, Loopback
 from coterie.methods import given_strengths
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
-from coterie.methods.clustered_l2gd import async_l2gd_theory as theory
 from coterie.methods.clustered_l2gd import fit as rounds
-from coterie.methods.clustered_l2gd.coins_and_averages import Coordinated, cluster_coins
-from coterie.methods.clustered_l2gd.nested_levels import Levels, own_levels
+from coterie.methods.clustered_l2gd import theory
+from coterie.methods.clustered_l2gd.cluster_rounds import Coordinated, Levels, cluster_coins, own_levels
 from coterie.methods.clustered_l2gd.strong_convexity import mu_F
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics import keyed_random
@@ -144,7 +143,7 @@ def test_algorithm_1_takes_the_steps_of_its_coins(family, engine, equal):
         local = grad(theta, t) / levels.local[clusters, None]
         theta = theta - eta * np.where(level[clusters, None] < 0, local, g)
     fed = Loopback(glm, clusters, sites=3) if engine == "loopback" else InProcess(glm, clusters)
-    method = AsyncL2GD(ties, eta, P0, P, theory.fractions(P0, P), q=(Q,), compiled=engine == "compiled")
+    method = AsyncL2GD(ties, P0, P, theory.fractions(P0, P), eta, q=(Q,), compiled=engine == "compiled")
     *_, state = method.run(fed, [1, 40, 41, 150])
     np.testing.assert_allclose(theta_of(fed), theta, rtol=1e-9, atol=1e-11)
     spoke = coins(150)
@@ -167,7 +166,7 @@ def test_algorithm_2_takes_the_steps_of_its_coins(loopback):
         y, z = theta - m.eta * g, m.b1 * z + (1 - m.b1) * theta - m.pace * g
         x = y if moves[t] else x
     fed = Loopback(glm, clusters, sites=3) if loopback else InProcess(glm, clusters)
-    method = AsyncAL2SGD(ties, m, P0, P, theory.fractions(P0, P), 0.1, batch=0, q=(Q,))
+    method = AsyncAL2SGD(ties, P0, P, theory.fractions(P0, P), m, 0.1, batch=0, q=(Q,))
     *_, state = method.run(fed, [1, 40, 41, 150])
     np.testing.assert_allclose(theta_of(fed), y, rtol=1e-9, atol=1e-11)
     spoke = coins(150)
