@@ -110,19 +110,21 @@ class AsyncAL2SGD(ClusterRounds):
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first step, at w (d,) for all clients, by default zero."""
         d = int(require_all_replies(fed.ask(client_work.describe_clients))["dim"].max())
-        x, shared, _ = self.begin(fed, start, d, w)
-        told = np.stack([client_work.first_gradient(fed, self.parts), shared]) if len(shared) else np.zeros((2, 0))
+        x, shared, tied = self.begin(fed, start, d, w)
+        told = np.zeros((2, 0))
+        if len(shared):
+            told = np.stack([client_work.first_gradient(fed, self.parts, self.free), shared])
         k = len(self.p)
         state = {"t": 0, "status": "running", "between": 0, "within": np.zeros(k, dtype=np.int64), "refreshes": 0}
         state |= {"means": np.stack([x] * (2 + len(self.q))), "fresh": np.ones(k, dtype=bool), "shared": told}
-        return state | {"copies": np.tile(shared, (k, 2, 1))}
+        return state | {"copies": np.tile(shared, (k, 2, 1)), "tied": tied}
 
     @np.errstate(over="ignore", invalid="ignore")  # a divergence is found and named below
     def advance(self, fed: Federation, state: State, n: int) -> State:
         """n iterations; counts communications ``between`` clusters, ``within`` each (k,), and ``refreshes``."""
         fed.mark(SNAPSHOT)
         levels, last = self.levels, state["t"] + n
-        heads = AnchorHeads(fed, client_update, self.momentum, levels, self.batch, state, self.parts)
+        heads = AnchorHeads(fed, client_update, self.momentum, levels, self.batch, state, self.parts, self.free)
         counts = {name: state[name] for name in ("between", "within", "refreshes")}
         for t, xi0, xi in draw(self.seed, state["t"], n, self.coin, levels.coins[0]):
             steps = np.arange(t, t + len(xi0))

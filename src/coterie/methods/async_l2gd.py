@@ -152,9 +152,10 @@ class AsyncL2GD(ClusterRounds):
         """n iterations; the state counts communications ``between`` clusters, and ``within`` each (k,)."""
         t, eta = state["t"], self.eta(state["t"]) if callable(self.eta) else self.eta
         levels, p = self.levels, self.levels.coins[0]
-        heads = ClusterHeads(levels, state, self.parts)
+        heads = ClusterHeads(levels, state, self.parts, self.free)
         fed.mark(SNAPSHOT)
-        compiled = state["compiled"] and self.compiled and self.network is central and self.untied is None
+        compiled = state["compiled"] and self.compiled and self.network is central
+        compiled &= self.untied is None and self.free is None
         together = getattr(fed, "together", None) if compiled else None  # an engine with all clients in one process
         between, within, last = state["between"], state["within"], t + n
         before = previous(self.seed, t, self.coin, p)

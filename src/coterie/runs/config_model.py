@@ -195,6 +195,14 @@ def layers(config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
     }
 
 
+def need_personal(method: Any, objective: Any) -> None:
+    """A CoterieError for layers that a method is to leave ``untied``, and that it shares between all clients."""
+    known = list(dict.fromkeys(name for _, part in kinds(objective) for name in layer_sizes(part)))
+    personal = matching(getattr(method, "personal", ()), known)
+    if shared := [name for name in matching(getattr(method, "untied", ()), known) if name not in personal]:
+        raise CoterieError(f"untied names the layer '{min(shared)}', which is shared: name layers of personal.")
+
+
 def matching(patterns: Sequence[str], known: Sequence[str]) -> set[str]:
     """Names that some pattern matches."""
     return {name for name in known for pattern in patterns if fnmatchcase(name, pattern)}

@@ -25,7 +25,7 @@ from coterie.methods.registry import trained_method
 from coterie.options import unheeded
 from coterie.runs.config import differences
 from coterie.runs.config_keys import section
-from coterie.runs.config_model import layers
+from coterie.runs.config_model import layers, need_personal
 from coterie.runs.loop import Callback, Look, State, follow
 from coterie.runs.scores import Scores
 from coterie.runs.training_problem import TrainingProblem
@@ -103,7 +103,9 @@ class _Run:
         if self.main is not None and self.problem.main is None:
             self.problem = replace(self.problem, main=self.main)
             self.judge = self.judge and replace(self.judge, main=self.main)
-        if self.trainer.user_defined:
+        if not self.trainer.user_defined:
+            need_personal(self.method, self.problem.objective)
+        else:
             shape = len(self.problem.data), self.problem.objective.dim
             self.method = CheckedMethod(self.trainer.name, self.method, shape)
         self.fed = self.problem.engine(self.trainer, None if self.folder is None else self.folder / SITES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -154,6 +156,49 @@ def test_shared_layers_of_a_net_are_one_for_all(name):
     assert np.ptp(found.theta[:, :body], axis=0).max() < 1e-12 < np.ptp(found.theta[:, body:], axis=0).max()
     assert np.ptp(tied.theta[:, :body], axis=0).max() > 1e-3
     assert found.status == "running" and np.isfinite(found.theta).all()
+
+
+@pytest.mark.parametrize("name", ["async-l2gd", "async-al2sgd"])
+def test_layers_that_nothing_ties_are_personal_ones(name):
+    net = {"path": "mlp", "args": {"sizes": [64, 5, 10]}, "dtype": "float64"}
+    eight = problem(model=net, layout={"personal": ["head*"]})
+    with pytest.raises(CoterieError, match=names("untied dense1.bias shared personal")):
+        train(eight, name, GIVEN | {"untied": ["*"]})
+
+
+def broken_problem(which, **more):
+    """Four clients in two clusters, of which some have a row that is no number."""
+    four = problem(**more)
+    X, rows = np.array(four.data.train.X, dtype=np.float64), four.data.train
+    for i in which:
+        X[rows.starts[i]] = np.nan
+    return replace(four, data=replace(four.data, train=replace(rows, X=X)))
+
+
+@pytest.mark.parametrize("layout", [{}, {"personal": ["head*"]}])
+@pytest.mark.parametrize("name", ["async-l2gd", "async-al2sgd"])
+def test_a_client_whose_rows_are_broken_is_left_out(name, layout):
+    """The others' models are those of a run without it."""
+    net = {"path": "mlp", "args": {"sizes": [64, 5, 10]}, "dtype": "float64"}
+    four, given = broken_problem([1], model=net, layout=layout), GIVEN | {"eta": 0.05, "p0": 0.4}
+    found = train(four, name, given)
+    assert found.status == "running" and list(found.quarantined) == [four.data.labels[1]]
+    assert np.isfinite(found.theta).all() and np.isfinite(found.scores.loss).all()
+    others, data = np.array([0, 2, 3]), four.data
+    parts = [replace(p, starts=p.starts[others], stops=p.stops[others]) for p in (data.train, data.test)]
+    labels = tuple(data.labels[i] for i in others)
+    three = replace(data, train=parts[0], test=parts[1], labels=labels, ids=data.ids[others], group=data.group[others])
+    expected = train(replace(four, data=three), name, given)
+    np.testing.assert_allclose(found.theta[others], expected.theta, atol=1e-12)
+    np.testing.assert_allclose(found.theta[1], expected.theta[0], atol=0.3)  # of the same cluster
+
+
+@pytest.mark.parametrize("name", ["async-l2gd", "async-al2sgd"])
+def test_a_cluster_and_all_clients_that_are_broken(name):
+    found = train(broken_problem([2, 3]), name, GIVEN)
+    assert found.status == "running" and len(found.quarantined) == 2 and np.isfinite(found.theta).all()
+    found = train(broken_problem(range(4)), name, GIVEN)
+    assert "every client is quarantined" in found.status and np.isfinite(found.theta).all()
 
 
 @pytest.mark.parametrize(

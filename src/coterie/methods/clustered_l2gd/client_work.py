@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.federation import Federation, Site, Work, require_all_replies, work
+from coterie.federation import Clusters, Federation, Site, Work, require_all_replies, work
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints, kernel
 from coterie.objectives.glm import GLM
@@ -56,9 +56,16 @@ def gradients_of_shared(site: Site, **named: Any) -> Reply:
     return {"f": site.state["own"], "n": np.ones(len(site))}
 
 
-def first_gradient(fed: Federation, how: dict[str, Any]) -> Floats:
-    """Their mean over clients (d2,)."""
-    sums = require_all_replies(fed.total(gradients_of_shared, **how))
+def address(fed: Federation, mask: Bools, free: Ints | None) -> Any:
+    """The clients of clusters ``mask`` (k,), or those of them that are ``free``, as an engine is told."""
+    if free is None:
+        return None if mask.all() else Clusters(mask)
+    return free[mask[fed.clients.clusters[free]]]
+
+
+def first_gradient(fed: Federation, how: dict[str, Any], free: Ints | None) -> Floats:
+    """Their mean over the clients that take part (d2,)."""
+    sums = require_all_replies(fed.total(gradients_of_shared, to=free, **how))
     return np.asarray(sums["f"] / sums["n"])
 
 

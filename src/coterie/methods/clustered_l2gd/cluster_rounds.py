@@ -303,6 +303,7 @@ class ClusterRounds(Stepwise):
     personal: Sequence[str] | None = None  # each client's own columns, or layers; all share the others. None is all
     untied: Sequence[str] | None = None  # those of them that nothing ties, nor what the objective keeps; None is none
     q: tuple[Floats, ...] = ()  # probabilities (k,) of a communication within clusters of clusters, fine to coarse
+    free: Ints | None = None  # the clients that take part; None is all
 
     @property
     def parts(self) -> dict[str, Any]:

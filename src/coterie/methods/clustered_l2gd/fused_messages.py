@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.federation import Clusters, Federation, PerCluster, Site, Work, require_all_replies, work
-from coterie.methods.clustered_l2gd.client_work import Reply, local_steps, parts, widened
+from coterie.federation import Federation, PerCluster, Site, Work, require_all_replies, work
+from coterie.methods.clustered_l2gd.client_work import Reply, address, local_steps, parts, widened
 from coterie.methods.clustered_l2gd.cluster_rounds import Levels, NetworkAverage
 from coterie.methods.tree.client_work import reveal
 from coterie.numerics.arrays import Bools, Floats, Ints
@@ -139,8 +139,8 @@ class ClusterHeads:
     ``weight`` (k,) is the sum of gamma over the clients that answered last, ``shared`` (d2,) is what all clients share.
     """
 
-    def __init__(self, levels: Levels, state: dict[str, Any], how: dict[str, Any]) -> None:
-        self.how, self.shared, mean, weight = how, state["shared"], state["mean"], state["weight"]
+    def __init__(self, levels: Levels, state: dict[str, Any], how: dict[str, Any], free: Ints | None = None) -> None:
+        self.free, self.how, self.shared, mean, weight = free, how, state["shared"], state["mean"], state["weight"]
         self.levels, ties = levels, levels.ties
         self.gamma = ties.strongest
         self.equal, self.tied = ties.equal, ties.Gamma > 0.0
@@ -186,7 +186,7 @@ class ClusterHeads:
         """
         sent = {"c": self.c, "u": self.u, "step": size, "steps": steps, "first": first}
         message: Any = {name: PerCluster(value) for name, value in sent.items()}
-        to = None if mask.all() else Clusters(mask)
+        to = address(fed, mask, self.free)
         how = self.how | ({"shared": self.shared, "ask": eta > 0.0} if len(self.shared) else {})
         sums = fed.total(client_update, to=to, by="cluster", batch=batch, **how, **message)
         self.c[mask], self.u[mask], self.told[mask] = 0.0, 0.0, True
@@ -248,8 +248,9 @@ class AnchorHeads:
         batch: int,
         state: dict[str, Any],
         how: dict[str, Any],
+        free: Ints | None = None,
     ) -> None:
-        self.how, self.shared, self.copies = how, state["shared"], np.array(state["copies"])
+        self.free, self.how, self.shared, self.copies = free, how, state["shared"], np.array(state["copies"])
         self.change, self.jump = np.zeros(self.copies.shape[2]), np.zeros_like(self.copies[:, 0])
         self.fed, self.client_update, self.momentum, self.batch = fed, client_update, momentum, batch
         self.levels, self.means, self.fresh = levels, list(state["means"]), np.array(state["fresh"])
@@ -304,7 +305,7 @@ class AnchorHeads:
         sent["v"] = sum(share[:, None] * mean for share, mean in zip(self.levels.ties.share, self.means, strict=True))
         message: Any = {name: PerCluster(value) for name, value in sent.items()}
         message |= {"momentum": np.array([m.a1, m.a2, m.b1, m.pace, m.eta]), "batch": self.batch}
-        message["anchor"], to = self.number, None if mask.all() else Clusters(mask)
+        message["anchor"], to = self.number, address(self.fed, mask, self.free)
         if ask := self.jump.size > 0 and (ask or refresh):
             self.change = np.zeros_like(self.change)
         if self.jump.size:

@@ -18,12 +18,12 @@ from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd.theory import fractions
 from coterie.methods.local_training.client_work import ModelTransport
-from coterie.methods.local_training.rounds import NO_GRADIENT, ask_first_models, client_models, patterns
+from coterie.methods.local_training.rounds import ask_first_models, client_models, first_quarantine, patterns
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.mean_loss import sizes
-from coterie.objectives.parameters import has_finite_gradient, precision
+from coterie.objectives.parameters import precision
 from coterie.options import Checked, Option, need_names
 from coterie.relations.clusters import Ties
 
@@ -55,8 +55,8 @@ def each_of(name: str, value: Any, labels: Sequence[str], usual: Any = 0.0) -> F
 
 @work
 def weights(site: Site) -> State:
-    """The weight of each client's rows, and whether they give a gradient."""
-    return {"weight": sizes(site.objective), "sound": has_finite_gradient(site.objective)}
+    """The weight of each client's rows."""
+    return {"weight": sizes(site.objective)}
 
 
 @work
@@ -142,11 +142,13 @@ class AsyncL2GDTraining(Checked, Stepwise):
     def init(self, fed: Federation) -> State:
         """The state before the first round: all clients begin at the same model."""
         start = ask_first_models(fed, self.transport, [self.seed], None)
-        replies = require_all_replies(fed.ask(weights))
-        weight, broken = replies["weight"], np.flatnonzero(~replies["sound"])
+        weight, state = require_all_replies(fed.ask(weights))["weight"], first_quarantine(fed)
         if not weight.any():
             raise CoterieError("No client has any rows, so there is nothing to learn.")
-        state: State = {"rows": weight, "start": start.models[0], "travels": start.shared, "failed": broken}
+        weight = np.where(state["quarantined"] == 0, weight, 0.0)
+        state |= {"rows": weight, "start": start.models[0], "travels": start.shared}
+        if not weight.any():
+            return state
         return self._renamed(state | self.algorithm(fed, state).init(fed, start.models[0]))
 
     def algorithm(self, fed: Federation, state: State) -> Any:
@@ -169,6 +171,7 @@ class AsyncL2GDTraining(Checked, Stepwise):
         common: State = {"ties": ties, "p0": p0, "p": p, "tau": fractions(p0, p), "seed": self.seed, "batch": self.B}
         common |= {"untied": None if state["travels"].all() else self.untied, "q": () if self.regions is None else (p,)}
         common["personal"] = None if self.personal == ("*",) else self.personal
+        common["free"] = np.flatnonzero(state["quarantined"] == 0) if state["quarantined"].any() else None
         return common, self.eta * local / float(weight.max())
 
     def _over(self, labels: Sequence[str], regions: dict[str, str]) -> tuple[Ints, Floats]:
@@ -184,8 +187,8 @@ class AsyncL2GDTraining(Checked, Stepwise):
     def step(self, fed: Federation, state: State) -> State:
         """One round."""
         t = state["t"]
-        if len(state["failed"]):
-            return state | {"status": f"ended by step 1: {NO_GRADIENT}"}
+        if not state["rows"].any():
+            return state | {"status": f"ended by step {t + 1}: every client is quarantined"}
         new = self.algorithm(fed, state).advance(fed, state | {"t": t * self.tau}, self.tau)
         if new["status"] != "running":
             return state | {"status": new["status"]}
@@ -195,8 +198,15 @@ class AsyncL2GDTraining(Checked, Stepwise):
         return {name: value for name, value in state.items() if name != "observed"}
 
     def models(self, fed: Federation, state: State) -> Floats:
-        """Every client's model (m, d); the first one of those that do not answer."""
-        return client_models(fed, {"w": state["start"]}, current)
+        """Every client's model (m, d); the first one of those that do not answer, their cluster's of those left out."""
+        if not state["rows"].any():
+            return np.tile(state["start"], (len(fed.clients), 1))
+        theta, out = client_models(fed, {"w": state["start"]}, current), np.flatnonzero(state["quarantined"])
+        tied = state["tied"] > 0.0 if len(state["tied"]) else np.ones(theta.shape[1], dtype=bool)
+        mean = state["mean"] if "mean" in state else state["means"][0]
+        theta[np.ix_(out, tied)] = mean[fed.clients.clusters[out]]
+        theta[np.ix_(out, state["travels"] & ~tied)] = np.atleast_2d(state["shared"])[-1]
+        return theta
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,10 +129,7 @@ class NetworkTraining(AlgorithmFromState):
         network = self._similar(fed, start.models[0]) if self.edges is None else self._given(len(fed.clients))
         state: State = {"edges": network.edges, "weight": network.weight, "mine": mine, "precision": w.dtype.name}
         if self.untied:
-            untied = _columns(fed, self.untied, transport)
-            if (untied & ~mine).any():
-                raise CoterieError("untied names layers that are shared: name layers of personal.")
-            state["untied"] = untied[mine]
+            state["untied"] = _columns(fed, self.untied, transport)[mine]
         if not start.shared.all():
             state |= {"whole": start.whole(None), "shared": start.shared, "w": w}
         inner = self.algorithm(state | {"share": np.ones(network.n)}, network)
