@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from coterie.errors import CoterieError
     from coterie.estimators import HierarchicalClassifier, HierarchicalRegressor
     from coterie.results.advice import Advice
+    from coterie.results.compare_fits import compare_fits
     from coterie.results.fit_result import FitResult
     from coterie.results.load import load
     from coterie.results.training_result import TrainingResult
@@ -33,6 +34,7 @@ _HOMES = {
     "TrainingResult": "coterie.results.training_result",
     "advise": "coterie.api_advise",
     "compare": "coterie.api",
+    "compare_fits": "coterie.results.compare_fits",
     "fit": "coterie.api",
     "load": "coterie.results.load",
     "read_table": "coterie.data.table_files",
@@ -50,6 +52,7 @@ __all__ = [
     "__version__",
     "advise",
     "compare",
+    "compare_fits",
     "fit",
     "load",
     "read_table",

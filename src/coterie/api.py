@@ -349,6 +349,8 @@ def _fitting(df: Any, arguments: dict[str, Any]) -> Fitting:
     options = replace(options, network=network, strengths=ties, order=order, groups=groups)
     settings = {"formula": formula, "client": client, "cluster": list(cluster), "offset": offset}
     settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
+    same = [*design.parsed.outcome_columns, client, *(name for name in (offset, weights) if name is not None)]
+    settings["outcome"] = table.fingerprint(same)
     about = table.frame.attrs.get("coterie", {})
     if about.get("na_values") is not None:
         settings["na_values"] = about["na_values"]

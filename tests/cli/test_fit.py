@@ -59,6 +59,18 @@ def test_without_out_nothing_is_written(folder):
     assert files(folder) == {"table.csv"}
 
 
+def test_a_summary_is_printed_where_it_is_asked_for(folder):
+    table().to_csv("table.csv", index=False)
+    arguments = ("fit", "table.csv", "--formula", "score ~ hours", "--client", "school", "--method", "hierarchical")
+    plain, ran = (coterie(*arguments, "--splits", "0", *more) for more in ((), ("--summary",)))
+    assert ran.code == 0
+    shown = str(
+        package.fit(pd.read_csv("table.csv"), "score ~ hours", "school", method="hierarchical", splits=0).summary()
+    )
+    assert shown in ran.out
+    assert "95% interval" not in plain.out
+
+
 def test_is_what_the_library_gives():
     _, result = fit(table(), "--cluster", "sector", "--seed", "4", "--splits", "3")
     direct = package.fit(pd.read_csv("table.csv"), "score ~ hours", "school", "sector", seed=4, splits=3)

@@ -87,6 +87,6 @@ def test_coefficients_of_clusters_are_cut_and_the_table_says_so(levels) -> None:
 
 def test_variances_of_pairs_have_a_column_for_the_other_term() -> None:
     full = np.array([[4.0, -0.6], [-0.6, 0.25]])
-    table = tables.variance_table(factory.world(D=full, levels=()).result)
+    table = tables.variance_table(factory.world(D=full, levels=()).result.summary())
     assert table.columns == ("level", "term", "with", "s.d. or correlation", "(co)variance")
     assert table.rows[2] == ("client", "(Intercept)", "x", "−0.6000", "−0.6000")

@@ -45,6 +45,10 @@ BytesPerUpdate = Annotated[
     ),
 ]
 
+Summary = Annotated[
+    bool, typer.Option("--summary", help="Print coefficients with tests, variances with intervals, AIC and BIC.")
+]
+
 
 @o.takes(OPTIONS)
 def fit(
@@ -60,11 +64,12 @@ def fit(
     name: sites.RunName = None,
     timeout: sites.RunTimeout = LONGEST,
     as_json: sites.RunJson = False,
+    summary: Summary = False,
     out: Out = None,
     force: Force = False,
 ) -> None:
     """Find the best model for every client, and show that it is the best."""
-    kind = kind_of(context, table, {"out", "force", "methods", *nets.OWN})
+    kind = kind_of(context, table, {"out", "force", "methods", "summary", *nets.OWN})
     if kind == "configuration" and of_nets(table):
         nets.fit_nets(table, methods, out, resume, strict, force)
         return
@@ -75,19 +80,19 @@ def fit(
         need_room(out / "report.html", read, force, our_page, "another folder")
     asked = nets.names(methods)
     if kind != "federation":
-        show(fit_rows(context, kind, asked), out, force)
+        show(fit_rows(context, kind, asked), out, force, summary=summary)
         return
     run, result = sites.run(context, table, asked)
     if result is None:
         return
     if not as_json:
-        show(result, out, force, run / "result")
+        show(result, out, force, run / "result", summary)
     elif out is not None:
         keep(result, out, force)
 
 
-def show(result: FitResult, out: Path | None, force: bool, lies: Path | None = None) -> None:
-    """Keep what is asked for, and say what was found, and where it ``lies``."""
+def show(result: FitResult, out: Path | None, force: bool, lies: Path | None = None, summary: bool = False) -> None:
+    """Keep what is asked for, and say what was found, and where it ``lies``; with its summary, if that is wanted."""
     from coterie.report.words import one
 
     if out is not None:
@@ -97,6 +102,8 @@ def show(result: FitResult, out: Path | None, force: bool, lies: Path | None = N
     print()
     explain(result)
     print()
+    if summary:
+        print(f"{result.summary()}\n")
     if out is None and lies is not None:
         say(f"Model:  {lies}")
         say("Report: add --out DIR for it, or make it with 'coterie report'.")

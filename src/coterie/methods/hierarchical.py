@@ -74,7 +74,9 @@ def fit(
     unsure = explore(fed, search, L, s, sigma2, covariance == "auto") if intervals else None
     fitted = collect(fed, setup, s, L, sigma2, unsure=unsure)
     info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
-    info |= {"iterations": state.iteration, "reml": reml, "own": own}
+    info |= {"iterations": state.iteration, "reml": reml, "own": own, "rows": int(setup.rows)}
+    learned = sum(g * len(structure) for g, structure in zip(search.groups, search.structures, strict=True))
+    info["parameters"] = setup.p + learned + int(problem.family.has_dispersion)
     if problem.single_rows:
         info["straying"] = problem.straying.tolist()
     if (

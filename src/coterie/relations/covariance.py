@@ -179,12 +179,19 @@ def _products(A: Floats, B: Floats) -> Floats:
     return np.asarray(A.reshape(*A.shape[:-2], size) @ B.reshape(len(B), size).T)
 
 
+def means_frame(info: Mapping[str, Any], p: int) -> Floats:
+    """Takes coefficients to those of columns less their means (p, p), where a fit's ``info`` says so."""
+    frame = np.eye(p)
+    if "centred" in info:
+        frame[info["centred"]["intercept"]] = info["centred"]["means"]
+    return frame
+
+
 def at_means(D: Floats, info: Mapping[str, Any]) -> Floats:
     """Covariances (..., p, p) of coefficients as those of columns less their means, where a fit's ``info`` says so."""
     if "centred" not in info:
         return D
-    frame = np.eye(D.shape[-1])
-    frame[info["centred"]["intercept"]] = info["centred"]["means"]
+    frame = means_frame(info, D.shape[-1])
     out, size = frame @ D @ frame.T, np.abs(frame) @ np.abs(D) @ np.abs(frame).T
     # What is less than this is left of numbers that cancel: zero, but for rounding.
     some = np.diagonal(out, axis1=-2, axis2=-1) > 1e-14 * np.diagonal(size, axis1=-2, axis2=-1)

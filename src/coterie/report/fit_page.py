@@ -23,7 +23,7 @@ def render(result: FitResult) -> str:
     """
     with fitting("The record of the model", "Fit it again for a report."):
         compared, m = not result.comparison.empty, result.model
-        cluster = words.centre(m)
+        cluster, summary = words.centre(m), result.summary()
         return page(
             "report.html",
             result=result,
@@ -37,8 +37,8 @@ def render(result: FitResult) -> str:
             extremes=None if result.client_gains.empty else tables.extremes_table(result),
             shrinkage=figures.shrinkage_figures(result),
             variances=words.variance_sentences(result) if m.has_variances else [],
-            variance_table=tables.variance_table(result) if m.has_variances else None,
-            coefficients=[tables.global_table(result), *([tables.cluster_table(result)] if cluster else [])],
+            variance_table=tables.variance_table(summary) if m.has_variances else None,
+            coefficients=[tables.coefficient_table(summary), *([tables.cluster_table(result)] if cluster else [])],
             section=method_section(result),
             notes=result.notes,
             sections=[("Settings", settings(result)), ("Record", record(result))],
@@ -115,6 +115,8 @@ def record(result: FitResult) -> list[tuple[str, str]]:
     if result.log_likelihood == result.log_likelihood:
         kind = "restricted log-likelihood" if result.reml else "log-likelihood"
         out.append((kind, words.number(result.log_likelihood, 7)))
+        if result.parameters is not None:
+            out.append(("AIC, BIC", f"{words.number(result.aic, 6)}, {words.number(result.bic, 6)}"))
     if result.data_fingerprint:
         out.append(("data fingerprint", result.data_fingerprint))
     if result.versions:

@@ -13,6 +13,7 @@ from rich.box import Box
 from coterie.report import words
 from coterie.results.advice import Advice
 from coterie.results.fit_result import FitResult
+from coterie.results.inference import Summary
 
 
 @dataclass(frozen=True)
@@ -96,18 +97,6 @@ def extremes_table(result: FitResult, limit: int = 8) -> Table:
     return Table.of("Who gains and who loses most", columns, texts=texts, note=note)
 
 
-def global_table(result: FitResult, limit: int = 60) -> Table:
-    """Global coefficients with their standard errors, and degrees of freedom where these are known."""
-    frame = result.global_coefficients
-    titles = ("term", "estimate", "standard error", "df")[: 4 if np.isfinite(frame["df"]).any() else 3]
-    rows = [
-        (words.short(t, 60), words.number(e, 4), words.number(s, 3), words.number(df, 3))[: len(titles)]
-        for t, e, s, df in frame.head(limit).itertuples(index=False, name=None)
-    ]
-    cut = f"The first {limit} of {len(frame):,} terms." if len(frame) > limit else ""
-    return Table("Global coefficients", titles, tuple(rows), note=cut)
-
-
 def cluster_table(result: FitResult, limit: int = 20, terms: int = 6) -> Table:
     """Coefficients of the clusters, the first ones where they are many."""
     frame = result.cluster_coefficients
@@ -124,24 +113,58 @@ def cluster_table(result: FitResult, limit: int = 20, terms: int = 6) -> Table:
     return Table.of("Coefficients of the clusters", columns, texts=texts, note=note)
 
 
-def variance_table(result: FitResult, limit: int = 40) -> Table:
-    """The variance components."""
-    frame = result.variance_components
+def coefficient_table(summary: Summary, limit: int = 60) -> Table:
+    """Coefficients with their tests and intervals; those alone where a method has no standard errors."""
+    frame = summary.coefficients.head(limit)
+    columns = [("term", [words.short(t, 60) for t in frame.index]), ("estimate", _numbers(frame["estimate"], 4))]
+    if frame["std_error"].notna().any():
+        df = bool(np.isfinite(frame["df"]).any())
+        columns.append(("standard error", _numbers(frame["std_error"])))
+        columns += [("df", _numbers(frame["df"]))] if df else []
+        columns.append(("t" if df else "z", _fixed(frame["t"], 2)))
+        columns.append(("p", ["< 0.001" if v < 0.001 else words.fixed(v, 3) for v in frame["p"]]))
+        columns.append((f"{100.0 * summary.level:g}% interval", _between(frame)))
+    cut = f"The first {limit} of {len(summary.coefficients):,} terms." if len(frame) < len(summary.coefficients) else ""
+    return Table.of("Global coefficients", columns, note=cut)
+
+
+def variance_table(summary: Summary, limit: int = 40) -> Table:
+    """Variances and correlations, with intervals where variances are known to be unsure."""
+    frame = summary.variances.head(limit)
+    names = {"level": "level", "cluster": "cluster", "term": "term", "term2": "with"}
     pairs = bool((frame["term2"] != "").any())
-    shown = frame.head(limit)
-    columns = [("level", [str(v) for v in shown["level"]])]
-    if "cluster" in frame:
-        own = zip(shown["level"], shown["cluster"], strict=True)
-        columns.append(("cluster", [words.short(cluster) if level == "client" else "" for level, cluster in own]))
-    columns.append(("term", [str(v) for v in shown["term"]]))
-    columns += [("with", [str(v) for v in shown["term2"]])] if pairs else []
+    columns = [
+        (title, [words.short(v) if v != "" else "" for v in frame[name]])
+        for name, title in names.items()
+        if name in frame and (name != "term2" or pairs)
+    ]
     texts = len(columns)
-    titles = ("s.d. or correlation", "(co)variance") if pairs else ("standard deviation", "variance")
-    numbers = [[words.number(v, 4) for v in shown[name]] for name in ("sd", "cov")]
+    columns.append(("s.d. or correlation" if pairs else "standard deviation", _numbers(frame["sd"], 4)))
+    known = frame["lower"].notna().any()
+    columns += [(f"{100.0 * summary.level:g}% interval", _between(frame))] if known else []
+    columns.append(("(co)variance" if pairs else "variance", _numbers(frame["cov"], 4)))
     notes = ["Of pairs: correlation and covariance."] if pairs else []
-    notes += [f"The first {limit} of {len(frame):,} rows."] if len(frame) > limit else []
-    columns += zip(titles, numbers, strict=True)
+    notes += ["Intervals of s.d. are chi-squared, by Satterthwaite."] if known else []
+    cut = f"The first {limit} of {len(summary.variances):,} rows."
+    notes += [cut] if len(frame) < len(summary.variances) else []
     return Table.of("Variance components", columns, texts=texts, note=" ".join(notes))
+
+
+def summary_text(summary: Summary, width: int = 100) -> str:
+    """A summary as plain text."""
+    facts = "".join(f"{name}: {text}\n" for name, text in summary.facts.items())
+    shown = [coefficient_table(summary)] + [variance_table(summary)] * (len(summary.variances) > 0)
+    notes = "".join(f"Note: {note}\n" for note in summary.notes)
+    return "\n".join([f"{summary.title}\n{facts}", *(render_text(table, width) for table in shown), notes]).rstrip("\n")
+
+
+def _numbers(values: Iterable[float], digits: int = 3) -> list[str]:
+    return [words.number(v, digits) for v in values]
+
+
+def _between(frame: pd.DataFrame) -> list[str]:
+    ends = zip(frame["lower"], frame["upper"], strict=True)
+    return [f"{words.number(a, 4)} to {words.number(b, 4)}" if np.isfinite([a, b]).all() else "" for a, b in ends]
 
 
 def advice_table(advice: Advice, limit: int = 8) -> Table:

@@ -19,10 +19,9 @@ from coterie.data.table import Table, meant
 from coterie.errors import CoterieError, nearest
 from coterie.families import family_named
 from coterie.numerics.arrays import Floats
-from coterie.relations.covariance import at_means
-from coterie.relations.uncertainty import degrees_of_freedom, mean_over_scale
 from coterie.results import saved_fit
 from coterie.results.fit_options import Prediction
+from coterie.results.inference import Inference
 from coterie.results.model import Model
 from coterie.results.predict import IntervalOf, Missing, Nodes, Scale, notes_of, predict_rows, read_rows, too_large
 
@@ -31,7 +30,7 @@ GROUPED = ("network", "training")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FitResult:
+class FitResult(Inference):
     """A fitted model, the evidence for it, and what it cost.
 
     Attributes
@@ -71,6 +70,8 @@ class FitResult:
         Each client's coefficients from its own rows alone, like `client_coefficients`.
     call : dict
         The sections that :meth:`config` gives.
+    fitting : object or None
+        The rows that were fitted, where they are here; a result that was loaded has none.
     """
 
     model: Model
@@ -93,6 +94,7 @@ class FitResult:
     mean_weight: float = 1.0
     local_coefficients: pd.DataFrame | None = None
     call: dict[str, dict[str, Any]] = field(default_factory=dict)
+    fitting: Any = None
 
     @property
     def family(self) -> str:
@@ -121,23 +123,6 @@ class FitResult:
             raise CoterieError(f"There is no client '{label}' in the fit.{nearest(label, at)}")
         found: pd.Series[float] = self.client_coefficients.iloc[k]
         return found
-
-    @cached_property
-    def global_coefficients(self) -> pd.DataFrame:
-        """Columns term, estimate, std_error, df: the root, and the columns that all clients share.
-
-        An interval is ``estimate`` plus and minus ``std_error`` times a quantile of Student's t with ``df`` degrees of
-        freedom. They are infinite where variances count as known: then the normal quantile is meant.
-        """
-        m = self.model
-        variance = np.maximum(np.diag(m.root_cov), 0.0)
-        relative = np.zeros(len(variance))
-        if m.uncertainty is not None:
-            spread = np.square(np.einsum("njj->nj", m.uncertainty.root)).sum(axis=0)
-            relative = spread / np.square(np.where(variance > 0.0, variance, 1.0))
-        sd = np.sqrt(variance / mean_over_scale(relative))
-        columns = {"term": list(m.terms), "estimate": m.root, "std_error": sd}
-        return pd.DataFrame({**columns, "df": degrees_of_freedom(relative)})
 
     @cached_property
     def cluster_coefficients(self) -> pd.DataFrame:
@@ -187,31 +172,6 @@ class FitResult:
     @property
     def _clients(self) -> Any:
         return pd.Index(self.model.labels, name=self.model.client_name)
-
-    @cached_property
-    def variance_components(self) -> pd.DataFrame:
-        """Columns level, term, term2, sd, cov: how far members of a level stray from their parent.
-
-        ``term2`` is empty for variances; for pairs (full covariance) ``sd`` is the correlation. Where each cluster has
-        its own client variances there is a column "cluster" too. A Gaussian outcome's last row is the residual. Where
-        the covariance was chosen ("auto") or is "full", it is of columns less their means: the intercept is the model
-        at the means.
-        """
-        m = self.model
-        rows: list[dict[str, Any]] = []
-        own = len(m.D_client) > 1
-        if m.has_variances:
-            for k, D in enumerate(m.D_client):
-                straying = m.info.get("straying", m.personal)
-                rows += _components("client", D, m, {"cluster": m.levels[0].labels[k]} if own else {}, straying)
-            for name, level, D in zip(Nodes(m).names[1:], Nodes(m).levels, m.D_levels, strict=False):
-                if len(level.labels) > 1:
-                    rows += _components(name, D, m, {"cluster": ""} if own else {}, m.personal)
-        if family_named(m.family).has_dispersion:
-            rows.append({"level": "residual", "term": "", "term2": "", "sd": m.sigma2**0.5, "cov": m.sigma2})
-            rows[-1] |= {"cluster": ""} if own else {}
-        columns = ["level", *(["cluster"] if own else []), "term", "term2", "sd", "cov"]
-        return pd.DataFrame(rows, columns=columns).astype({"sd": np.float64, "cov": np.float64})
 
     def predict(
         self,
@@ -375,25 +335,3 @@ class FitResult:
         if np.isfinite(self.log_likelihood):
             lines.append(("log-likelihood", f"{self.log_likelihood:,.6g}{' (REML)' if self.reml else ''}"))
         return lines
-
-
-def _components(level: str, D: Floats, m: Model, more: dict[str, Any], columns: Any) -> list[dict[str, Any]]:
-    """Rows of the variance table for some columns' covariances: variances, then pairs where there are any."""
-    D = at_means(D, m.info)
-    sd = np.sqrt(np.maximum(np.diag(D), 0.0))
-    q = [int(j) for j in columns]
-    rows = [
-        {"level": level, **more, "term": m.terms[j], "term2": "", "sd": float(sd[j]), "cov": float(D[j, j])} for j in q
-    ]
-    block = D[np.ix_(q, q)]
-    size = np.outer(sd[q], sd[q])
-    if np.any((size > 0.0) & (np.abs(np.tril(block, -1)) > 1e-7 * size)):  # less is rounding
-        for b, j in enumerate(q):
-            for i in q[:b]:
-                if not sd[i] * sd[j] > 0:
-                    continue  # there is no correlation with what does not vary
-                r = float(D[i, j] / (sd[i] * sd[j]))
-                rows.append(
-                    {"level": level, **more, "term": m.terms[i], "term2": m.terms[j], "sd": r, "cov": float(D[i, j])}
-                )
-    return rows

@@ -13,7 +13,7 @@ from coterie.errors import CoterieError
 from coterie.families import FAMILIES
 from coterie.relations.uncertainty import Uncertainty
 from coterie.results.model import Model
-from coterie.results.saved_values import Form, Shelf, packed, unpack
+from coterie.results.saved_values import Form, Shelf, packed, unpacked
 
 SCHEMA = 1
 MODEL = Form("model.json", "coterie model")
@@ -26,7 +26,7 @@ def save(result: Any, path: Path, force: bool = False) -> None:
     try:
         _refuse_others(path, force)
         shelf, before = Shelf(), _content(path / MODEL.file)
-        MODEL.write(path, {"schema": SCHEMA, "result": packed(result, shelf)}, shelf)
+        MODEL.write(path, {"schema": SCHEMA, "result": packed(result, shelf, without="fitting")}, shelf)
     except OSError as e:
         raise CoterieError(f"The model cannot be written to '{path}': {e.strerror or e}.") from e
     if before not in (None, _content(path / MODEL.file)):
@@ -52,8 +52,8 @@ def load(path: Path, cls: Any) -> Any:
     """A FitResult, which is ``cls``, from the directory `path`; see :func:`coterie.load`."""
     try:
         document = _document(path)
-        parts = {"FitResult": cls, "Model": Model, "Uncertainty": Uncertainty}
-        result = unpack("FitResult", "result", document["result"], MODEL.shelf(path, document), parts)
+        parts = {"Model": Model, "Uncertainty": Uncertainty}
+        result = cls(**unpacked(cls, document["result"], MODEL.shelf(path, document), parts, without="fitting"))
         if result.design is not None and result.design.terms != result.model.terms:
             raise ValueError("its formula does not have its terms")
         if not _sound(result.model) or not _told(result.model):

@@ -80,6 +80,7 @@ class Fitting:
         sentences += words.after(clients, problem, name, fitted)
         ledger["seconds"] = perf_counter() - self.start
         more: dict[str, Any] = {**self.facts, "notes": sentences, "ledger": ledger, "reason": reason}
+        more["fitting"] = self
         if evidence is not None:
             best, index = evidence.recommended(), pd.Index(clients.labels, name=clients.name)
             alone = self.fit("local", problem, clients)[0].client

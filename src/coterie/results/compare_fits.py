@@ -1,0 +1,129 @@
+"""Tests of fits that are nested in each other, by their likelihoods; a variance at its bound is a mixture."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf, nan
+from typing import Any
+
+import pandas as pd
+
+from coterie.errors import CoterieError, listed
+from coterie.results.inference import Inference
+from coterie.results.model import Model
+from coterie.results.predict import Nodes
+
+ORDER = {"isotropic": 0, "two": 1, "diagonal": 2, "full": 3}  # a structure holds those before it
+
+
+def compare_fits(*fits: Any) -> pd.DataFrame:
+    """Likelihood-ratio tests of nested fits of the same rows, from the smallest to the largest.
+
+    A variance cannot be below zero. Where the smaller fit lacks one variance, twice the difference of the
+    log-likelihoods is a mixture of two chi-squared distributions in equal parts, with ``df`` and ``df - 1`` degrees of
+    freedom. Where it lacks several, the same mixture bounds ``p`` from above (Perlman 1969), and ``test`` says so.
+
+    Parameters
+    ----------
+    *fits : FitResult
+        Two at least, of methods with a likelihood: "hierarchical", "single-cluster" and "pooled". Those with other
+        fixed effects, and those beside "pooled", need ``reml=False``.
+
+    Returns
+    -------
+    DataFrame, index "fit"
+        A row for each fit, smallest first: method, formula, parameters, log_likelihood, aic, bic; then chisq, df, p and
+        test, over the fit before it.
+
+    Raises
+    ------
+    CoterieError
+        For fits of other rows, outcomes or families, those that are not nested, and restricted likelihoods of other
+        fixed effects.
+    """
+    if len(fits) < 2 or not all(isinstance(fit, Inference) for fit in fits):
+        raise CoterieError("compare_fits takes two results of coterie.fit at least, each of a formula.")
+    for fit in fits:
+        if fit.parameters is None:
+            raise CoterieError(
+                f"The fit by '{fit.model.method}' has no likelihood that can be compared: fit it by 'hierarchical', "
+                "'single-cluster' or 'pooled', with one residual variance."
+            )
+    order = sorted(range(len(fits)), key=lambda k: fits[k].parameters)
+    rows: list[dict[str, Any]] = [
+        {"fit": k + 1, "method": (f := fits[k]).model.method, "formula": f.formula} for k in order
+    ]
+    for row, k in zip(rows, order, strict=True):
+        row |= {name: getattr(fits[k], name) for name in ("parameters", "log_likelihood", "aic", "bic")}
+        row |= {"chisq": nan, "df": nan, "p": nan, "test": ""}
+    for row, (small, large) in zip(rows[1:], pairwise(fits[k] for k in order), strict=True):
+        row |= likelihood_ratio(small, large)
+    return pd.DataFrame(rows).set_index("fit")
+
+
+def likelihood_ratio(small: Any, large: Any) -> dict[str, Any]:
+    """The test of a fit over one that is nested in it."""
+    from scipy.special import chdtrc
+
+    need_same_rows(small, large)
+    a, b = small.model, large.model
+    levels, more = _straying(a), _straying(b)
+    simple = ORDER[a.info.get("covariance", "isotropic")], ORDER[b.info.get("covariance", "full")]
+    alike = levels.keys() == more.keys() and all(levels[k] == more[k] for k in levels)
+    nested = set(a.terms) <= set(b.terms) and all(levels[k] <= more.get(k, frozenset()) for k in levels)
+    nested &= not levels or (simple[0] <= simple[1] if alike else simple[1] >= ORDER["diagonal"])
+    nested &= not (a.info.get("own", False) and not b.info.get("own", False))
+    df = large.parameters - small.parameters
+    if not nested or df == 0:
+        raise CoterieError(
+            f"The {a.method} model of {a_formula(small)} is not nested in the {b.method} model of {a_formula(large)}: "
+            "compare their aic or bic instead."
+        )
+    if small.reml != large.reml or (small.reml and set(a.terms) != set(b.terms)):
+        raise CoterieError(
+            "Restricted likelihoods (REML) of other fixed effects cannot be compared, nor one with a full likelihood: "
+            "fit with reml=False (--ml)."
+        )
+    new = {k: more[k] - levels.get(k, frozenset()) for k in more}
+    simplest = {"isotropic": 1, "two": 2}.get(b.info.get("covariance", "full"), inf)
+    variances = sum(min(len(terms), simplest) for terms in new.values())
+    chisq = max(2.0 * (large.log_likelihood - small.log_likelihood), 0.0)
+    p, test = float(chdtrc(df, chisq)), f"chi-squared({df})"
+    if variances:
+        below = float(chdtrc(df - 1, chisq)) if df > 1 else float(chisq <= 0.0)
+        p, test = 0.5 * (p + below), f"mixture of chi-squared({df - 1}) and ({df})"
+        test = test if variances == 1 else f"at most, by a {test}"
+    return {"chisq": chisq, "df": float(df), "p": p, "test": test}
+
+
+def a_formula(fit: Any) -> str:
+    """How a fit is called in a sentence."""
+    shared = fit.settings.get("shared") or []
+    return f"{fit.formula}" + (f" (shared: {listed(shared)})" if shared and fit.model.has_variances else "")
+
+
+def _straying(m: Model) -> dict[str, frozenset[str]]:
+    """The terms that have a variance, by level."""
+    if not m.has_variances:
+        return {}
+    out = {"client": frozenset(m.terms[int(j)] for j in m.info.get("straying", m.personal))}
+    for level in Nodes(m).levels:
+        if len(level.labels) > 1:
+            out[level.name] = frozenset(m.terms[int(j)] for j in m.personal)
+    return out
+
+
+def need_same_rows(a: Any, b: Any) -> None:
+    """A CoterieError where two fits are of other rows, outcomes, clients or families."""
+    if a.model.family != b.model.family:
+        raise CoterieError(
+            f"One fit is of family {a.model.family} and one of {b.model.family}: fit both by one family."
+        )
+    same = a.rows == b.rows and len(a.model.labels) == len(b.model.labels) and a.offset == b.offset
+    same &= a.weights == b.weights and a.settings.get("outcome") == b.settings.get("outcome")
+    same &= a.settings.get("sites") == b.settings.get("sites")
+    if not same or a.formula.partition("~")[0].strip() != b.formula.partition("~")[0].strip():
+        raise CoterieError(
+            "The fits are of other rows, outcomes, offsets or weights: fit both to the same table, without the rows in "
+            "which a column of either is missing."
+        )

@@ -1,0 +1,291 @@
+"""What a statistician reads in a fit: its summary, its variances, and likelihoods with numbers of parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf, log, nan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from coterie.errors import CoterieError
+from coterie.families import family_named
+from coterie.numerics.arrays import Floats
+from coterie.relations.covariance import at_means, means_frame
+from coterie.relations.uncertainty import degrees_of_freedom, mean_over_scale
+from coterie.results.model import Model
+from coterie.results.predict import Nodes
+
+
+class Inference:
+    """What a fit of a table says beside its coefficients, and what its variances are."""
+
+    model: Model
+    formula: str
+    log_likelihood: float
+    reml: bool
+    notes: list[str]
+    fitting: Any
+
+    @cached_property
+    def global_coefficients(self) -> pd.DataFrame:
+        """Columns term, estimate, std_error, df: the root, and the columns that all clients share.
+
+        An interval is ``estimate`` plus and minus ``std_error`` times a quantile of Student's t with ``df`` degrees of
+        freedom. They are infinite where variances count as known: then the normal quantile is meant.
+        """
+        m = self.model
+        variance = np.maximum(np.diag(m.root_cov), 0.0)
+        relative = np.zeros(len(variance))
+        if m.uncertainty is not None:
+            spread = np.square(np.einsum("njj->nj", m.uncertainty.root)).sum(axis=0)
+            relative = spread / np.square(np.where(variance > 0.0, variance, 1.0))
+        sd, df = np.sqrt(variance / mean_over_scale(relative)), degrees_of_freedom(relative)
+        if m.method == "pooled" and family_named(m.family).has_dispersion and "rows" in m.info:
+            df = np.full(len(df), max(float(m.info["rows"] - len(df)), 1.0))
+        return pd.DataFrame({"term": list(m.terms), "estimate": m.root, "std_error": sd, "df": df})
+
+    @cached_property
+    def variance_components(self) -> pd.DataFrame:
+        """Columns level, term, term2, sd, cov: how far members of a level stray from their parent.
+
+        ``term2`` is empty for variances; for pairs (full covariance) ``sd`` is the correlation. Where each cluster has
+        its own client variances there is a column "cluster" too. A Gaussian outcome's last row is the residual. Where
+        the covariance was chosen ("auto") or is "full", it is of columns less their means: the intercept is the model
+        at the means.
+        """
+        return variances(self.model)[["level", *self._own, "term", "term2", "sd", "cov"]]
+
+    @property
+    def _own(self) -> list[str]:
+        return ["cluster"] if len(self.model.D_client) > 1 else []
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of weight above 0 that were fitted; None for methods without a likelihood."""
+        return self.model.info.get("rows")
+
+    @property
+    def parameters(self) -> int | None:
+        """How many parameters the likelihood has, as lme4 counts: coefficients, variances, correlations, the residual.
+
+        None for methods without a likelihood, and where every client has a residual variance of its own.
+        """
+        countable = self.log_likelihood == self.log_likelihood and self.model.client_sigma2 is None
+        return self.model.info.get("parameters") if countable else None
+
+    @property
+    def aic(self) -> float:
+        """Akaike's criterion, of the restricted likelihood where ``reml``; NaN where parameters are not counted."""
+        return nan if self.parameters is None else 2.0 * (self.parameters - self.log_likelihood)
+
+    @property
+    def bic(self) -> float:
+        """The same of Schwarz, with the number of rows."""
+        if self.parameters is None or self.rows is None:
+            return nan
+        return log(self.rows) * self.parameters - 2.0 * self.log_likelihood
+
+    def summary(self, level: float = 0.95) -> Summary:
+        """Coefficients with tests, variances with intervals, and the likelihood; ``print`` shows it.
+
+        Intervals and tests of coefficients are Student's t with the ``df`` of :attr:`global_coefficients`. Intervals of
+        variances are chi-squared with Satterthwaite's degrees of freedom, which the uncertainty of the variances gives,
+        and those of correlations Fisher's z. All come from sums alone.
+
+        Parameters
+        ----------
+        level : float, default 0.95
+            Probability that the intervals hold.
+
+        Raises
+        ------
+        CoterieError
+            For a level that is no probability.
+        """
+        return summarise(self, need_level(level))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Summary:
+    """A fit as a statistician reads it.
+
+    Attributes
+    ----------
+    title : str
+    facts : dict of str
+        What was fitted, to how many rows and clients, and the likelihood with its criteria.
+    coefficients : DataFrame, index "term"
+        Columns estimate, std_error, df, t (z where ``df`` is infinite), p, lower, upper.
+    variances : DataFrame
+        Like ``variance_components``, with ``lower`` and ``upper`` of ``sd`` (of the correlation for pairs).
+    level : float
+        Probability that the intervals hold.
+    notes : list of str
+    """
+
+    title: str
+    facts: dict[str, str]
+    coefficients: pd.DataFrame
+    variances: pd.DataFrame
+    level: float
+    notes: list[str]
+
+    def __str__(self) -> str:
+        from coterie.report.tables import summary_text
+
+        return summary_text(self)
+
+    __repr__ = __str__
+
+
+def need_level(level: float) -> float:
+    """A probability; a CoterieError for what is none."""
+    if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0.0 < level < 1.0:
+        raise CoterieError(f"level must be a probability between 0 and 1, such as 0.95, not {level!r}.")
+    return float(level)
+
+
+def summarise(result: Any, level: float) -> Summary:
+    """The summary of a FitResult."""
+    m, frame = result.model, result.global_coefficients.set_index("term")
+    notes = list(result.notes)
+    if result.log_likelihood != result.log_likelihood:
+        frame = frame.assign(std_error=nan, df=nan)
+        notes.append(f"The method '{m.method}' has no likelihood, so there are no standard errors and no tests.")
+    if "centred" in m.info:
+        notes.append("Variances are of columns less their means: that of the intercept is of the model at the means.")
+    est, se, df = (frame[name].to_numpy(dtype=np.float64) for name in ("estimate", "std_error", "df"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = est / se
+    half = t_quantile(df, 0.5 + level / 2.0) * se
+    frame = frame.assign(t=t, p=2.0 * t_tail(df, np.abs(t)), lower=est - half, upper=est + half)
+    facts = {"formula": result.formula, "family": f"{m.family} ({family_named(m.family).link})"}
+    sizes = [f"{result.rows:,} rows"] if result.rows is not None else []
+    sizes += [f"{len(m.labels):,} clients ({m.client_name})"]
+    facts["fitted to"] = ", ".join(sizes + [f"{len(v.labels):,} clusters ({v.name})" for v in m.levels])
+    if result.log_likelihood == result.log_likelihood:
+        kind = "restricted log-likelihood (REML)" if result.reml else "log-likelihood (ML)"
+        counted = f", {result.parameters} parameters" if result.parameters is not None else ""
+        facts[kind] = f"{result.log_likelihood:,.3f}{counted}"
+    if result.parameters is not None:
+        facts["AIC, BIC"] = f"{result.aic:,.2f}, {result.bic:,.2f}"
+    kept = ["level", *result._own, "term", "term2", "sd", "lower", "upper", "cov"]
+    return Summary(f"{m.method} model of {result.formula}", facts, frame, variances(m, level)[kept], level, notes)
+
+
+def t_quantile(df: Floats, probability: float) -> Floats:
+    """Quantiles of Student's t; normal ones where df is infinite."""
+    from scipy.special import ndtri, stdtrit
+
+    finite = np.where(np.isinf(df), 1.0, df)
+    return np.where(np.isinf(df), ndtri(probability), stdtrit(finite, probability))
+
+
+def t_tail(df: Floats, t: Floats) -> Floats:
+    """Probability above t; the normal one where df is infinite."""
+    from scipy.special import ndtr, stdtr
+
+    finite = np.where(np.isinf(df), 1.0, df)
+    return np.where(np.isinf(df), ndtr(-t), stdtr(finite, -t))
+
+
+def variances(m: Model, level: float = 0.95) -> pd.DataFrame:
+    """Variances and correlations of every level, with intervals of their square roots and of the correlations."""
+    rows: list[dict[str, Any]] = []
+    own, u = len(m.D_client) > 1, m.uncertainty
+    nothing = np.zeros_like(m.D_client[0])
+    if m.has_variances:
+        for k, D in enumerate(m.D_client):
+            unsure = None if u is None else (u.more[0][min(k, len(u.more[0]) - 1)], u.levels[0])
+            straying = m.info.get("straying", m.personal)
+            more = {"cluster": m.levels[0].labels[k]} if own else {}
+            rows += _components("client", D, m, more, straying, unsure, level)
+        each = zip(Nodes(m).names[1:], Nodes(m).levels, m.D_levels, strict=False)
+        for k, (name, nodes, D) in enumerate(each, start=1):
+            unsure = None if u is None else (u.more[k][0] if len(u.more[k]) else nothing, u.levels[k])
+            if len(nodes.labels) > 1:
+                rows += _components(name, D, m, {"cluster": ""} if own else {}, m.personal, unsure, level)
+    if family_named(m.family).has_dispersion:
+        df = nan if "rows" not in m.info else m.info["rows"] - float(len(m.terms))
+        if u is not None:
+            df = 4.0 + 2.0 / u.residual if u.residual > 0.0 else inf
+        lower, upper = _sd_interval(m.sigma2, df, level)
+        rows.append({"level": "residual", "cluster": "", "term": "", "term2": "", "sd": m.sigma2**0.5, "cov": m.sigma2})
+        rows[-1] |= {"lower": lower, "upper": upper}
+    columns = ["level", *(["cluster"] if own else []), "term", "term2", "sd", "cov", "lower", "upper"]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("sd", "cov", "lower", "upper"), np.float64))
+
+
+def _sd_interval(variance: float, df: float, level: float) -> tuple[float, float]:
+    """Of a standard deviation whose variance is chi-squared over its degrees of freedom."""
+    from scipy.special import chdtri
+
+    if not 0.0 < df < inf or not variance > 0.0:
+        return (variance**0.5, variance**0.5) if df == inf else (nan, nan)
+    ends = [(df * variance / float(chdtri(df, tail))) ** 0.5 for tail in (0.5 - level / 2.0, 0.5 + level / 2.0)]
+    return ends[0], ends[1]
+
+
+def _components(
+    level: str,
+    D: Floats,
+    m: Model,
+    more: dict[str, Any],
+    columns: Any,
+    unsure: tuple[Floats, Floats] | None,
+    probability: float,
+) -> list[dict[str, Any]]:
+    """Rows of the variance table for some columns' covariances: variances, then pairs where there are any.
+
+    ``unsure`` is by how much D is larger in the mean (p, p), and its directions (n, p, p).
+    """
+    D = at_means(D, m.info)
+    sd = np.sqrt(np.maximum(np.diag(D), 0.0))
+    q = [int(j) for j in columns]
+    extra, G = (np.full_like(D, nan), np.full((1, *D.shape), nan)) if unsure is None else unsure
+    F = means_frame(m.info, len(D))
+    extra, G = F @ extra @ F.T, F @ G @ F.T
+    rows = []
+    for j in q:
+        lower, upper = _ends(float(D[j, j]), float(extra[j, j]), float(np.square(G[:, j, j]).sum()), probability)
+        rows.append(
+            {"level": level, **more, "term": m.terms[j], "term2": "", "sd": float(sd[j]), "cov": float(D[j, j])}
+        )
+        rows[-1] |= {"lower": lower, "upper": upper}
+    block = D[np.ix_(q, q)]
+    size = np.outer(sd[q], sd[q])
+    if np.any((size > 0.0) & (np.abs(np.tril(block, -1)) > 1e-7 * size)):  # less is rounding
+        for b, j in enumerate(q):
+            for i in q[:b]:
+                if not sd[i] * sd[j] > 0:
+                    continue  # there is no correlation with what does not vary
+                r = float(D[i, j] / (sd[i] * sd[j]))
+                slope = G[:, i, j] / (sd[i] * sd[j]) - 0.5 * r * (G[:, i, i] / D[i, i] + G[:, j, j] / D[j, j])
+                lower, upper = _fisher(r, float(np.linalg.norm(slope)), probability)
+                rows.append({"level": level, **more, "term": m.terms[i], "term2": m.terms[j], "sd": r, "cov": D[i, j]})
+                rows[-1] |= {"lower": lower, "upper": upper}
+    return rows
+
+
+def _ends(variance: float, more: float, square: float, level: float) -> tuple[float, float]:
+    """Of a standard deviation: of a variance of zero the upper end alone is above it, of a gamma distribution."""
+    from scipy.special import gammaincinv
+
+    mean = variance + max(more, 0.0)
+    if not mean > 0.0 or not square > 0.0:
+        return nan, nan
+    if variance > 0.0:
+        df = float(degrees_of_freedom(square / mean**2))
+        return _sd_interval(mean * (df - 2.0) / df, df, level)
+    return 0.0, float(gammaincinv(mean**2 / square, level) * square / mean) ** 0.5
+
+
+def _fisher(r: float, sd: float, level: float) -> tuple[float, float]:
+    """Of a correlation with this standard deviation."""
+    if not abs(r) < 1.0 - 1e-9 or not np.isfinite(sd):
+        return nan, nan
+    half = float(t_quantile(np.array(inf), 0.5 + level / 2.0)) * sd / (1.0 - r**2)
+    return float(np.tanh(np.arctanh(r) - half)), float(np.tanh(np.arctanh(r) + half))
