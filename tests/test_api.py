@@ -11,10 +11,22 @@ import pytest
 import coterie
 from coterie import CoterieError, Torch
 from coterie.deployment import toml_files
-from coterie.results.load import Result
 from tests.messages import names
 
-NOUNS = [name for name in {**vars(Result), **Result.__annotations__} if not name.startswith("_")]
+NOUNS = [
+    "comparison",
+    "recommended",
+    "method",
+    "reason",
+    "notes",
+    "ledger",
+    "theory",
+    "client",
+    "report",
+    "save",
+    "config",
+]
+"""What results of both kinds have."""
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(120, 4)).astype(np.float32)
 CLIENT = np.repeat([f"c{i}" for i in range(6)], 20)

@@ -25,7 +25,7 @@ from coterie.errors import CoterieError
 from coterie.files import local
 from coterie.report.fit_page import write_report
 from coterie.runs import config, training
-from coterie.runs.callbacks import TensorBoard
+from coterie.runs.loop_and_callbacks import TensorBoard
 from coterie.runs.training_problem import TrainingProblem
 from tests.cli.harness import coterie as command
 from tests.cli.harness import table

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from coterie.results.advice import Advice
     from coterie.results.compare_fits import compare_fits
     from coterie.results.fit_result import FitResult
-    from coterie.results.load import load
+    from coterie.results.saved_results import load
     from coterie.results.training_result import TrainingResult
     from coterie.runs.config_keys import Torch
 
@@ -36,7 +36,7 @@ _HOMES = {
     "compare": "coterie.api",
     "compare_fits": "coterie.results.compare_fits",
     "fit": "coterie.api",
-    "load": "coterie.results.load",
+    "load": "coterie.results.saved_results",
     "read_table": "coterie.data.table_files",
     "stack_tasks": "coterie.data.auxiliary_tasks",
 }

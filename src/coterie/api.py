@@ -24,7 +24,15 @@ from coterie.files import local
 from coterie.options import declared, shown
 from coterie.relations.network_by_labels import by_position
 from coterie.relations.strengths_by_labels import LeftOut, aligned
-from coterie.results import table_call_as_config as table_call
+from coterie.results.call_as_config import (
+    in_words_of_a_call,
+    is_of_table,
+    method_names,
+    net_call_sections,
+    over_rounds,
+    table_call_arguments,
+    table_call_sections,
+)
 from coterie.results.fit_options import Options
 from coterie.results.fit_result import FitResult
 from coterie.results.table_fit import Fitting
@@ -32,7 +40,6 @@ from coterie.results.training_result import TrainingResult, train
 from coterie.runs import in_memory
 from coterie.runs.config import Config, document
 from coterie.runs.config_keys import Torch, engine_of
-from coterie.runs.net_call_as_config import in_words_of_a_call, method_names, over_rounds, sections
 
 NO_MODEL = "Say what a client's model is, after the rows: a formula, or coterie.Torch(...)."
 
@@ -242,7 +249,7 @@ def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> Fit
         return _over_sites(rows, model, given, methods)
     if isinstance(model, Torch):
         with in_words_of_a_call():
-            return train(Config.of(sections(rows, model, given)), methods)
+            return train(Config.of(net_call_sections(rows, model, given)), methods)
     return _fitting(rows, arguments | {"methods": tuple(methods or ())}).result()
 
 
@@ -267,8 +274,8 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
     """What a configuration asks for: a file, or its sections; ``rows`` stand for those that it names."""
     named = isinstance(source, Mapping)
     tables, folder = (dict(source), Path()) if named else (document(source), local(source).absolute().parent)
-    if table_call.is_of_table(tables):
-        found, arguments = table_call.arguments(tables if rows is None else with_source(tables, "rows"), folder)
+    if is_of_table(tables):
+        found, arguments = table_call_arguments(tables if rows is None else with_source(tables, "rows"), folder)
         more = {"na_values": arguments.pop("na_values", None), "methods": tuple(methods or ())}
         bound = inspect.signature(fit).bind(found if rows is None else rows, arguments.pop("formula"), **arguments)
         if is_federation(bound.arguments["rows"]):
@@ -361,7 +368,7 @@ def _fitting(df: Any, arguments: dict[str, Any]) -> Fitting:
     source = about.get("source") or f"{in_memory.MARK}table {fingerprint}"
     said = {**arguments, **about, "rounds": options.rounds, "formula": formula, "client": client, "cluster": cluster}
     facts = {"design": design, "formula": formula, "offset": offset, "weights": weights, "mean_weight": mean}
-    facts |= {"data_fingerprint": fingerprint, "call": table_call.written(source, said)}
+    facts |= {"data_fingerprint": fingerprint, "call": table_call_sections(source, said)}
     return Fitting(clients, options, settings, facts, start)
 
 

@@ -13,9 +13,9 @@ from coterie.deployment import federated_fit
 from coterie.deployment.federation_toml import is_federation
 from coterie.errors import CoterieError, listed
 from coterie.options import declared
-from coterie.results import advise_nets, advise_table
 from coterie.results.advice import Advice
 from coterie.results.fit_options import Options
+from coterie.results.make_advice import advise_on_nets, advise_on_table, check_call
 from coterie.results.training_result import TrainingResult
 from coterie.runs.config_keys import Torch
 
@@ -110,7 +110,7 @@ def advise(
         found = api.compared(rows, model, methods="auto", **given, **net)
         if not isinstance(found, TrainingResult):
             raise CoterieError("A configuration of a table gives no advice: give the table, and the formula.")
-        return advise_nets.advise(found.evidence)
+        return advise_on_nets(found.evidence)
     need_none([*net], "coterie.Torch")
     if not isinstance(model, str):
         raise CoterieError(api.NO_MODEL)
@@ -124,12 +124,12 @@ def advise(
         raise CoterieError("Advice on a table is worked out in this process: leave engine out.")
     how: dict[str, Any] = {"test_fraction": test_fraction, "seed": seed, "order_by": order_by, "split_by": split_by}
     how["splits"] = declared(Options)["splits"].default if splits is None else splits
-    asked, held_out = advise_table.check_call(model, levels, family, prior, collaborators, within, missing, **how)
+    asked, held_out = check_call(model, levels, family, prior, collaborators, within, missing, **how)
     if isinstance(rows, (str, Path)):
         if files.local(rows).is_dir():
             raise CoterieError(f"'{rows}' is a folder, and none of a federation: name a table in it.")
         rows = read_table(rows, [name for name in (client, *levels, split_by) if name is not None])
-    return advise_table.advise(rows, model, client, levels, offset, weights, missing, asked, held_out)
+    return advise_on_table(rows, model, client, levels, offset, weights, missing, asked, held_out)
 
 
 def need_none(given: list[str], kind: str) -> None:

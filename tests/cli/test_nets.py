@@ -16,7 +16,7 @@ import pytest
 
 from coterie import load
 from coterie.cli.progress import Progress, line
-from coterie.runs.loop import Look
+from coterie.runs.loop_and_callbacks import Look
 from tests.cli.harness import coterie, files
 
 CONFIG = """

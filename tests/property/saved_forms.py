@@ -33,7 +33,7 @@ from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError, fitting
 from coterie.methods.fedavg import FedAvg
 from coterie.report.fit_page import render
-from coterie.results import saved_training as store
+from coterie.results import saved_results as store
 from coterie.runs.config import Config
 from coterie.runs.training import FILE, train
 from coterie.runs.training_problem import TrainingProblem

@@ -15,9 +15,9 @@ from coterie.errors import CoterieError
 from coterie.evidence.training_comparison import compare
 from coterie.methods.registry import TRAINED
 from coterie.options import declared
+from coterie.results.call_as_config import net_call_sections
 from coterie.runs.config import Config
 from coterie.runs.config_keys import Torch
-from coterie.runs.net_call_as_config import sections
 from tests.cells import CLASSES, CLIENTS, INPUTS, arrays, net, of_net
 from tests.messages import names
 
@@ -172,7 +172,7 @@ SHARED = [
 def test_what_one_method_of_a_comparison_heeds_is_noted_of_the_others(methods, given, said):
     given, (X, y, client) = dict(given), arrays()
     model, rounds = Torch(net, **given.pop("net", {})), {"rounds": 1, **given.pop("rounds", {})}
-    config = Config.of(sections((X, y), model, {"client": client, "rounds": rounds, **given}))
+    config = Config.of(net_call_sections((X, y), model, {"client": client, "rounds": rounds, **given}))
     found = compare(config, methods)
     idle = {name: [n for n in runs[0].notes if "changes nothing for" in n] for name, runs in found.runs.items()}
     whose = said.split()[1]
@@ -201,7 +201,7 @@ def test_a_resumed_run_has_the_notes_of_one_never_cut(tmp_path, engine, batch):
 
     def run(folder, resume=False, rounds=2):
         given = {"client": client, "method": "fedavg", "engine": engine, "rounds": {"rounds": rounds, "B": batch}}
-        tables = sections((X, y), Torch(net, momentum=0.5), given)
+        tables = net_call_sections((X, y), Torch(net, momentum=0.5), given)
         return compare(Config.of(tables), ["fedavg"], alone=True, models=True, folder=folder, resume=resume).runs
 
     straight = run(tmp_path / "straight")["fedavg"][0]

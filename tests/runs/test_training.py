@@ -13,10 +13,9 @@ from coterie import load
 from coterie.errors import CoterieError
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.registry import TRAINED
-from coterie.results import saved_training as store
-from coterie.runs.callbacks import callbacks
+from coterie.results import saved_results as store
 from coterie.runs.config import Config
-from coterie.runs.loop import Callback
+from coterie.runs.loop_and_callbacks import Callback, callbacks
 from coterie.runs.training import FILE, train
 from coterie.runs.training_problem import TrainingProblem
 from tests.messages import names

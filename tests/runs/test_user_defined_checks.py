@@ -15,8 +15,8 @@ from coterie.errors import CoterieError
 from coterie.evidence.training_comparison import compare
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.report.training_page import headline, write_report
-from coterie.runs.callbacks import callbacks
 from coterie.runs.config import Config
+from coterie.runs.loop_and_callbacks import callbacks
 from coterie.runs.training import train
 from coterie.runs.training_problem import TrainingProblem
 from tests.messages import names

@@ -96,7 +96,7 @@ def advised(context: typer.Context, table: Path, main: str | None) -> Advice:
         return advice_in(sites.carried(context, table, advice_asked(formula, given)))
     from coterie.data.labels import encode
     from coterie.results.advice import client_position
-    from coterie.results.advise_table import check_call
+    from coterie.results.make_advice import check_call
 
     columns = ("client", "offset", "weights")
     check_call(**{name: value for name, value in options.items() if name not in columns})

@@ -27,7 +27,7 @@ Parameters = dict[str, inspect.Parameter]
 
 def load_model(path: Path) -> FitResult | TrainingResult:
     """The result in a folder; the ``model.json`` or ``training.json`` in it will do as well."""
-    from coterie.results.load import load
+    from coterie.results.saved_results import load
 
     return load(path.parent if path.name in ("model.json", "training.json") else path)
 

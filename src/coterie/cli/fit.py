@@ -161,7 +161,7 @@ def _fitted(*arguments: Any, methods: list[str] | None, **options: Any) -> FitRe
 
 def of_nets(path: Path) -> bool:
     """Whether a configuration has no formula."""
-    from coterie.results.table_call_as_config import is_of_table
+    from coterie.results.call_as_config import is_of_table
     from coterie.runs.config import document
 
     return not is_of_table(document(path))

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from coterie.report.words import amount
-from coterie.runs.loop import Callback, Look
+from coterie.runs.loop_and_callbacks import Callback, Look
 
 _BESIDE = ("_clients", "_worst", "_10th", "_90th", "validation")
 _MEASURED = ("gradient", "noise_", "growth_")

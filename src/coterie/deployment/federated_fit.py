@@ -19,7 +19,7 @@ from coterie.options import declared, need_names
 from coterie.results.advice import Advice
 from coterie.results.fit_options import Columns, Options
 from coterie.results.fit_result import FitResult
-from coterie.results.load import load
+from coterie.results.saved_results import load
 from coterie.results.saved_values import from_json
 
 Go = Callable[[Any, Path, str, float], object]

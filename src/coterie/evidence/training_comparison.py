@@ -21,11 +21,10 @@ from coterie.methods.registry import TRAINED, trained_method
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives import parameters
 from coterie.options import declared
-from coterie.runs.callbacks import callbacks
 from coterie.runs.config import ALL, AUTO, Config
 from coterie.runs.config_keys import Run
 from coterie.runs.config_model import layers
-from coterie.runs.loop import Callback
+from coterie.runs.loop_and_callbacks import Callback, callbacks
 from coterie.runs.scores import BALANCED, RARE, Rule
 from coterie.runs.training import FILE, Trained, need_able, train
 from coterie.runs.training_problem import TrainingProblem, at_home, need_related

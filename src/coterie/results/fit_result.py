@@ -19,7 +19,6 @@ from coterie.data.table import Table, meant
 from coterie.errors import CoterieError, nearest
 from coterie.families import family_named
 from coterie.numerics.arrays import Floats
-from coterie.results import saved_fit
 from coterie.results.fit_options import Prediction
 from coterie.results.inference import Inference
 from coterie.results.model import Model
@@ -297,7 +296,9 @@ class FitResult(Inference):
             If the path is a file, holds a ``model.json`` of something else that is not to be replaced, or cannot be
             written.
         """
-        saved_fit.save(self, files.local(path), force)
+        from coterie.results.saved_results import save_fit
+
+        save_fit(self, files.local(path), force)
 
     def config(self) -> dict[str, Any]:
         """The call written down: sections of a configuration, which :func:`coterie.fit` takes again.

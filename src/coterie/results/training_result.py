@@ -29,7 +29,6 @@ from coterie.methods.groups.growth import Growth
 from coterie.methods.registry import trained_method
 from coterie.objectives.mixed import kinds
 from coterie.options import need_names
-from coterie.results import saved_training
 from coterie.runs import config_model as model
 from coterie.runs.config import AUTO, Config, tables
 from coterie.runs.training import Trained
@@ -196,7 +195,9 @@ class TrainingResult:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write models, evidence, ``metrics.csv`` (the curve) and ``clients.csv`` into a folder."""
-        saved_training.save(self, files.local(path))
+        from coterie.results.saved_results import save_training
+
+        save_training(self, files.local(path))
 
     def __repr__(self) -> str:
         path, data = self.configuration.model["path"], self.configuration.data["source"]

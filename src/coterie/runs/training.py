@@ -26,7 +26,7 @@ from coterie.options import unheeded
 from coterie.runs.config import differences
 from coterie.runs.config_keys import section
 from coterie.runs.config_model import layers, need_personal
-from coterie.runs.loop import Callback, Look, State, follow
+from coterie.runs.loop_and_callbacks import Callback, Look, State, follow
 from coterie.runs.scores import Scores
 from coterie.runs.training_problem import TrainingProblem
 from coterie.runs.user_defined_checks import CheckedMethod

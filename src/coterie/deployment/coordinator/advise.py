@@ -24,7 +24,7 @@ from coterie.methods.collaboration import fit as collaboration
 from coterie.methods.collaboration.options import Options as Collaboration
 from coterie.methods.problem_and_estimates import Estimates
 from coterie.results.advice import Advice, measured, of_clients, of_pairs
-from coterie.results.advise_table import Together
+from coterie.results.make_advice import Together
 
 METHOD = "weighted-averaging"
 

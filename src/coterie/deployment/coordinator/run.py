@@ -34,10 +34,10 @@ from coterie.families import DEFAULT
 from coterie.imports import import_object
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.options import Checked, Option, call, of
+from coterie.results.call_as_config import table_call_sections
 from coterie.results.fit_result import FitResult
 from coterie.results.saved_values import plain
-from coterie.results.table_call_as_config import written
-from coterie.runs.loop import follow
+from coterie.runs.loop_and_callbacks import follow
 
 RESULT, JOURNAL, ADVICE = "result", "journal", "advice.json"
 PATIENT: dict[str, Any] = {
@@ -205,7 +205,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
 
             def save(result: FitResult) -> None:
                 said = {"method": result.method, "seed": program.seed}
-                call = written(str(folder), program.task | program.options | said)
+                call = table_call_sections(str(folder), program.task | program.options | said)
                 if "splits" in program.options:  # whose default is another over sites
                     call.setdefault("evidence", {})["splits"] = program.options["splits"]
                 replace(result, call=call).save(home / RESULT)

@@ -1,4 +1,4 @@
-"""A call of :func:`coterie.fit`: as the sections of a configuration, and what is said of one in the caller's words."""
+"""A call of :func:`coterie.fit` as the sections of a configuration, and back: of a table, and of nets."""
 
 from __future__ import annotations
 
@@ -9,18 +9,80 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from coterie import files
 from coterie.data.table_to_arrays import is_table
 from coterie.errors import CoterieError, listed
 from coterie.methods.registry import FITTED
-from coterie.options import declared, shown
+from coterie.options import declared, need_names, shown
+from coterie.results.fit_options import Columns, Options
 from coterie.runs import in_memory
 from coterie.runs.config_keys import DEALT, SECTIONS, Run, Torch
+from coterie.runs.in_memory import need_named
+
+_OF_GROUPS = {
+    **{"The table": "data", "The model": "model", "Over rounds": "method", "Given strengths": "strengths"},
+    **{"Similarity network": "network", "The evidence": "evidence"},
+}
+_DECLARED = {name: one for cls in (Columns, Options) for name, one in declared(cls).items()}
+HOMES = {name: _OF_GROUPS[one.option.group] for name, one in _DECLARED.items()}
+HOMES |= {"source": "data", "na_values": "data", "formula": "model", "method": "method"}
+"""The section of every argument. What [method] has beside its name are options over rounds; [network] is one."""
+_TABLE_SECTIONS = tuple(dict.fromkeys(("data", *HOMES.values(), "engine")))
+
+
+def table_call_sections(source: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a call, with what is not at its default."""
+    out: dict[str, Any] = {name: {} for name in _TABLE_SECTIONS}
+    out["data"]["source"] = source
+    for name, home in HOMES.items():
+        value = arguments.get(name)
+        if value is None or (name in _DECLARED and name != "method" and _same(value, _DECLARED[name].default)):
+            continue
+        if name in ("rounds", "network"):
+            out[home] |= files.plain(value)
+        else:
+            out[home]["name" if name == "method" else name] = files.plain(value)
+    engine = arguments.get("engine", "auto")
+    out["engine"] = files.plain(engine) if isinstance(engine, Mapping) else {} if engine == "auto" else {"kind": engine}
+    return {name: table for name, table in out.items() if table}
+
+
+def is_of_table(tables: Mapping[str, Any]) -> bool:
+    """Whether a configuration has a formula."""
+    return isinstance(tables.get("model"), Mapping) and "formula" in tables["model"]
+
+
+def table_call_arguments(tables: Mapping[str, Any], folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The source and the arguments that sections say; a CoterieError names the first key that is wrong."""
+    need_names("A configuration with a formula", tables, _TABLE_SECTIONS, "section")
+    found: dict[str, Any] = {}
+    for name, table in tables.items():
+        known = [key for key, home in HOMES.items() if home == name and key not in ("rounds", "network", "method")]
+        if name in ("network", "engine"):
+            found[name] = dict(table)
+            continue
+        if name == "method" and isinstance(table, Mapping):
+            found["method"] = table.get("name", "auto")
+            found["rounds"] = {key: value for key, value in table.items() if key != "name"}
+            continue
+        need_names(f"[{name}]", table, known, "key")
+        found |= table
+    source = found.pop("source", None)
+    if source is None:
+        raise CoterieError("[data] does not say source: name the table's file.")
+    need_named(str(source), "The table", "give it to coterie.fit beside the configuration, or name a file in [data]")
+    return folder / files.local(source), found
+
+
+def _same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and bool(value == default)
+
 
 _SEEDS = f"seeds of [run] must be {declared(Run)['seeds'].option.what}"
 _SEED = "seed must be a whole number from 0, or several different ones"
 
 
-def sections(rows: Any, net: Torch, given: Mapping[str, Any]) -> dict[str, Any]:
+def net_call_sections(rows: Any, net: Torch, given: Mapping[str, Any]) -> dict[str, Any]:
     """The sections of a configuration; ``given`` are the arguments that are not at their defaults, by their names."""
     rounds, steps = _rounds(given.get("rounds"))
     seed, engine = given.get("seed", 0), given.get("engine", {})

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from coterie.runs.loop import State, follow
+from coterie.runs.loop_and_callbacks import State, follow
 
 
 class Counting:
