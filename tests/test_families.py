@@ -67,7 +67,7 @@ def test_a_comparison_by_name_is_seen(code: str) -> None:
 @EVERY
 def test_every_row_is_complete(family: Family) -> None:
     fields = {field.name: getattr(family, field.name) for field in dataclasses.fields(family)}
-    optional = {"saturated"} | ({"alike"} if not family.boundary else set()) | {"remedy"}
+    optional = {"saturated", "cdf"} | ({"alike"} if not family.boundary else set()) | {"remedy"}
     assert {name for name, value in fields.items() if value is None or value == ""} <= optional
     assert FAMILIES[family.name] is family
     assert [other.name for other in FAMILIES.values() if other.code == family.code] == [family.name]

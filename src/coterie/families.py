@@ -44,8 +44,10 @@ def constant(code: int, y: float, weight: float) -> float:
     """What a row's negative log-likelihood has beside ``weight`` times the loss: terms in y and the weight alone."""
     if code == _GAUSSIAN:
         return 0.5 * (log(2.0 * pi) - log(weight)) if weight > 0.0 else 0.0
-    if code == _BINOMIAL:
-        return 0.0
+    if code == _BINOMIAL:  # of shares of as many trials as the weight says
+        if y == 0.0 or y == 1.0:
+            return 0.0
+        return lgamma(weight * y + 1.0) + lgamma(weight * (1.0 - y) + 1.0) - lgamma(weight + 1.0)
     if code == _POISSON:
         return weight * lgamma(y + 1.0)
     return nan
@@ -70,6 +72,7 @@ class Family:
     # infinite without a penalty; and such outcomes in words
     boundary: tuple[float, ...]
     alike: str
+    counted: bool  # outcomes are whole numbers
     two_classes: bool  # an outcome is 0 or 1, or text with two values
     any_number: bool  # an outcome may be any number, a computed one too
     is_quadratic: bool  # the loss is a quadratic of the linear predictor: clients' sums of squares say all, once
@@ -81,6 +84,8 @@ class Family:
     loss_factor: float  # held-out loss over negative log-likelihood: squared errors and deviances are twice as large
     saturated: Callable[[Floats], Floats] | None  # loss of rows whose means are their outcomes (n,); None where zero
     deviance_power: float  # of the mean, to which the variance is proportional (Tweedie)
+    # share of outcomes that are at most values, at linear predictors, of trials; None where intervals need none
+    cdf: Callable[[Floats, Floats, Floats], Floats] | None
     # outcomes from uniform numbers in (0, 1), linear predictors and a residual standard deviation
     draw: Callable[[Floats, Floats, float], npt.NDArray[Any]]
 
@@ -163,6 +168,14 @@ def _saturated_poisson(y: Floats) -> Floats:
     return np.asarray(y - xlogy(y, y))
 
 
+def _cdf_successes(values: Floats, eta: Floats, trials: Floats) -> Floats:
+    import numpy as np
+    from scipy.special import betaincc
+
+    k = np.clip(np.floor(values), 0.0, trials - 1.0)  # of all trials, all outcomes are at most
+    return np.where(values < 0.0, 0.0, np.where(values >= trials, 1.0, betaincc(k + 1.0, trials - k, _expit(eta))))
+
+
 def _draw_normal(u: Floats, eta: Floats, sigma: float) -> npt.NDArray[Any]:
     import numpy as np
     from scipy.special import ndtri
@@ -199,6 +212,8 @@ GAUSSIAN = Family(
     alike="",
     two_classes=False,
     any_number=True,
+    counted=False,
+    cdf=None,
     is_quadratic=True,
     has_dispersion=True,
     curvature_bound=1.0,
@@ -219,11 +234,13 @@ BINOMIAL = Family(
     mean=_expit,
     possible=_zero_or_one,
     needs="an outcome of 0 and 1, or text with two values",
-    remedy=" Recode it, or use another family.",
+    remedy=" Recode it, write successes of trials as cbind(successes, failures), or use another family.",
     largest=1.0,
     lowest=0.0,
     boundary=(0.0, 1.0),
     alike="outcomes of one class only",
+    counted=True,
+    cdf=_cdf_successes,
     two_classes=True,
     any_number=False,
     is_quadratic=False,
@@ -247,6 +264,8 @@ POISSON = Family(
     possible=_counts,
     needs="counts (0, 1, 2, ...)",
     remedy="",
+    counted=True,
+    cdf=None,
     largest=1e10,
     lowest=0.0,
     boundary=(0.0,),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.special import expit
 
 import coterie
 from coterie.errors import CoterieError
@@ -136,3 +137,16 @@ def test_a_saved_model_keeps_what_its_intervals_need(family, tmp_path):
             assert back.predict(frame, 0.9, interval_of=what).equals(fit.predict(frame, 0.9, interval_of=what))
     assert back.global_coefficients.equals(fit.global_coefficients)
     assert np.isfinite(fit.global_coefficients["df"]).all()
+
+
+def test_shares_of_trials_leave_as_much_on_either_side_at_most():
+    """Over normal log odds by a grid of 20,001 points, count by count."""
+    grid = np.linspace(-8.0, 8.0, 20_001)
+    mass = stats.norm.pdf(grid) / stats.norm.pdf(grid).sum()
+    for eta, sd, n in ((0.3, 0.5, 12), (-2.0, 1.0, 40), (1.0, 1e-9, 5)):
+        below = np.array([mass @ stats.binom.cdf(k, n, expit(eta + sd * grid)) for k in range(n + 1)])
+        known = [np.searchsorted(below, goal) / n for goal in (0.05, 0.95)]
+        found = outcome_interval(
+            family_named("binomial"), np.array([eta]), np.array([sd**2]), 0.9, np.array([float(n)])
+        )
+        np.testing.assert_allclose(np.ravel(found), known, atol=1e-12)

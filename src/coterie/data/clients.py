@@ -40,7 +40,7 @@ class Clients:
     X: Floats  # (n, p) design matrix, C-contiguous
     y: Floats  # (n,)
     offset: Floats  # (n,) known part of the linear predictor (zeros)
-    weights: Floats  # (n,) row weights (ones)
+    weights: Floats  # (n,) row weights (ones), or trials
     starts: Ints  # (m,) rows of client i are starts[i]:stops[i]
     stops: Ints
     terms: tuple[str, ...]  # (p,) names of the columns of X; "(Intercept)" for the intercept
@@ -50,6 +50,7 @@ class Clients:
     levels: tuple[Level, ...]  # fine to coarse; empty without a cluster column
     clusters: Ints  # (m,) finest cluster of each client, sorted; zeros without clusters
     order: Ints  # (n,) position in the table (counted from 0) of each sorted row
+    trials: bool = False  # outcomes are shares of trials, of which there are as many as weights say
     notes: tuple[str, ...] = ()  # what a user should know about how the table was read
     relearn: Callable[[Ints], Callable[[Ints], Floats]] | None = None
 
@@ -67,12 +68,16 @@ class Clients:
         return np.repeat(np.arange(len(self), dtype=np.int64), self.counts)
 
     @property
+    def observations(self) -> Ints:
+        """Rows of each client that weigh, or trials, (m,)."""
+        if self.trials:
+            return np.bincount(self.codes, self.weights, len(self)).astype(np.int64)
+        return self.counts if self.weights.all() else np.bincount(self.codes[self.weights > 0], minlength=len(self))
+
+    @property
     def single_rows(self) -> bool:
-        """No client has two rows that weigh, so that the variances of clients and rows cannot be told apart."""
-        counts = self.counts
-        if not self.weights.all():
-            counts = np.bincount(self.codes[self.weights > 0], minlength=len(self))
-        return bool(np.all(counts <= 1))
+        """No client has two observations, so that the variances of clients and rows cannot be told apart."""
+        return bool(np.all(self.observations <= 1))
 
     @property
     def finest_clusters(self) -> Clients:

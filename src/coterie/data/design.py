@@ -130,7 +130,7 @@ class Design:
         return self._formulaic(table, rows, on_unseen, on_missing)
 
     def read_outcome(self, df: Any, rows: Ints | None = None) -> Floats:
-        """The outcome of a table, (n,) float64; two-valued text as 0 and 1."""
+        """The outcome of a table, (n,) float64; two-valued text as 0 and 1, successes as their share of trials."""
         table = Table.of(df)
         table.need(self.parsed.outcome_columns, "outcome's")
         if self.outcome_levels is not None:
@@ -142,19 +142,39 @@ class Design:
                 raise CoterieError(f"The outcome '{self.outcome}' is {known}, not {listed(map(repr, other), 3)}.")
             return np.where(codes < 0, np.nan, codes.astype(np.float64))
         plain_outcome = self.parsed.plain_outcome
-        y = table[self.outcome].numbers if plain_outcome else self._computed_outcome(table)
+        y = table[self.outcome].numbers if plain_outcome else self._computed(table, self.outcome)
         return np.ascontiguousarray(y if rows is None else y[rows], dtype=np.float64)
 
-    def _computed_outcome(self, table: Table) -> Floats:
-        """The left side where it is an expression; NaN where one of its columns is missing."""
+    def read_trials(self, df: Any, rows: Ints | None = None) -> Floats | None:
+        """Trials (n,) of a table's rows where the outcome is successes of trials, else None."""
+        if self.parsed.successes is None:
+            return None
+        n = self._trials(Table.of(df), *self.parsed.successes)
+        return np.ascontiguousarray(n if rows is None else n[rows], dtype=np.float64)
+
+    def _trials(self, table: Table, first: str, second: str, whole: bool) -> Floats:
+        table.need(parse(f"{second if whole else self.outcome} ~ 1").outcome_columns, "outcome's")
+        n = self._computed(table, second)
+        return n if whole else np.asarray(n + self._computed(table, first), dtype=np.float64)
+
+    def _computed(self, table: Table, left: str) -> Floats:
+        """A left side that is an expression, or its successes over its trials; NaN where one of its columns is."""
         import pandas as pd
 
-        used = self.parsed.outcome_columns
+        parsed = parse(f"{left} ~ 1")
+        if parsed.successes is not None:
+            successes, n = self._computed(table, parsed.successes[0]), self._trials(table, *parsed.successes)
+            shares = np.full(len(table), np.nan)
+            np.divide(successes, n, out=shares, where=n != 0.0)
+            return shares
+        if parsed.plain_outcome:
+            return table[parsed.outcome].numbers
+        used = parsed.outcome_columns
         kinds = {c: table[c].kind() for c in used}
         data = {c: table[c].floats if kinds[c] == "number" else _objects(table[c]) for c in used}
-        frame, _ = compute_terms(pd.DataFrame(data), f"0 + {{{self.outcome}}}", {})
+        frame, _ = compute_terms(pd.DataFrame(data), f"0 + {{{left}}}", {})
         if frame.shape[1] != 1:
-            raise CoterieError(f"The left side '{self.outcome}' of the formula must be one column of numbers.")
+            raise CoterieError(f"The left side '{left}' of the formula must be one column of numbers.")
         y = frame.iloc[:, 0].to_numpy(dtype=np.float64, copy=True)
         for column in used:
             for _, bad in table[column].faults(kinds[column]):

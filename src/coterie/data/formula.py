@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
 from keyword import iskeyword
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LEVELS = 1000  # most levels of a category in a formula; groups with more belong in the client or the cluster column
 LENGTH = 1_000_000  # most characters of a formula, a ``.`` written out
 _NAME = r"(?:[^\W\d][\w.]*|`[^`]+`)"
+_OF_TRIALS = re.compile(r"\|(?=\s*trials\s*\([^~]*~)")
 _SIMPLE = re.compile(rf"\s*([+-]?)\s*({_NAME}|[01])(?=\s*(?:[+-]|$))")
 
 
@@ -50,6 +51,11 @@ class Parsed:
     factors: tuple[tuple[str, ...], ...] = ()  # the columns of each term of the right side
     widths: tuple[int, ...] = ()  # columns of numbers of each term, categories aside; empty where each makes one
     vanishing: tuple[tuple[str, str, str, tuple[str, ...]], ...] = ()  # arithmetic that is none
+
+    @property
+    def successes(self) -> tuple[str, str, bool] | None:
+        """The expressions of successes and of failures, or of trials, and whether they are trials; None for neither."""
+        return _successes(self.outcome)
 
     @property
     def ordered(self) -> list[tuple[str, str]]:
@@ -149,7 +155,7 @@ def _sides(formula: str) -> tuple[str, str]:
         raise CoterieError(
             f"The formula '{shortened(formula)}' has a backtick without its partner: close it, or leave it out."
         )
-    if "|" in bare:
+    if "|" in _OF_TRIALS.sub("", bare, count=1):
         raise CoterieError(
             f"The formula '{shortened(formula)}' holds '|': leave (x | group) out and name the group as client "
             "(--client); every column is personal unless it is shared."
@@ -202,10 +208,29 @@ def _left(formula: str, left: str) -> tuple[str, Use]:
         use.columns.append(text.strip("`"))
         return use.columns[0], use
     inner = text[1:-1] if text.startswith("{") and text.endswith("}") else text
-    use.read(inner, formula)
+    for part in (_successes(inner) or (inner, "", False))[:2]:
+        if re.fullmatch(_NAME, part):
+            use.columns.append(part.strip("`"))
+        elif part:
+            use.read(part, formula)
+    use.columns = list(dict.fromkeys(use.columns))
     if use.stateful or use.categories or not use.columns:
         raise CoterieError(f"The left side of '{shortened(formula)}' must be one column, or a function of columns.")
     return inner.strip(), use
+
+
+def _successes(left: str) -> tuple[str, str, bool] | None:
+    """What ``cbind(successes, failures)`` and ``successes | trials(n)`` hold: see ``Parsed.successes``."""
+    bare = re.sub(r"`[^`]*`", lambda m: "x" * len(m[0]), left)
+    if of := re.fullmatch(r"(.+?)\s*\|\s*trials\s*\((.+)\)", bare, re.DOTALL):
+        return left[: of.end(1)].strip(), left[of.start(2) : of.end(2)].strip(), True
+    if not (pair := re.fullmatch(r"cbind\s*\((.*)\)", bare, re.DOTALL)):
+        return None
+    depth = list(accumulate((c == "(") - (c == ")") for c in bare))
+    commas = [at for at in range(pair.start(1), pair.end(1)) if bare[at] == "," and depth[at] == 1]
+    if len(commas) != 1:
+        raise CoterieError(f"'{shortened(left)}' needs two columns: write cbind(successes, failures).")
+    return left[pair.start(1) : commas[0]].strip(), left[commas[0] + 1 : pair.end(1)].strip(), False
 
 
 def _general(text: str, right: str, outcome: str, outcome_columns: tuple[str, ...]) -> Parsed:

@@ -42,7 +42,7 @@ HABITS = {
     **dict.fromkeys(("ln",), "write log({0})"),
     **dict.fromkeys(("ifelse",), "write np.where({0}, 1, 0)"),
     **dict.fromkeys(("Q",), "write the column between backticks"),
-    **dict.fromkeys(("cbind",), "give each trial a row, with an outcome of 0 or 1"),
+    **dict.fromkeys(("cbind", "trials"), "write cbind(successes, failures) or successes | trials(n) left of the '~'"),
     **{name: "write np." + name + "({0})" for name in NUMPY - STATELESS},
 }
 """What those mean who write formulas as in R or patsy."""

@@ -112,7 +112,7 @@ class Facts:
 
     rows: int
     clients: int
-    most: int  # rows of one client; those without weight do not count
+    most: int  # observations of one client
     gram: Floats  # (p, p) X'X
     low: Floats  # (p + 1,) smallest values of the columns, and of y
     high: Floats  # (p + 1,) largest values
@@ -126,8 +126,7 @@ class Facts:
         X, (_, constant, multiple) = clients.X, _within(clients)
         low = np.append(X.min(axis=0, initial=np.inf), clients.y.min(initial=np.inf))
         high = np.append(X.max(axis=0, initial=-np.inf), clients.y.max(initial=-np.inf))
-        counts = np.bincount(clients.codes[clients.weights > 0], minlength=len(clients))
-        most, weight = int(counts.max(initial=0)), clients.weights.sum()
+        most, weight = int(clients.observations.max(initial=0)), clients.weights.sum()
         return cls(len(X), len(clients), most, _gram(X), low, high, constant, multiple, weight)
 
     @classmethod

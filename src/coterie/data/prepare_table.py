@@ -16,7 +16,7 @@ from coterie.data.design import Design
 from coterie.data.formula import Parsed, column_kinds, formula_notes, parse
 from coterie.data.labels import Coded, spelling_notes
 from coterie.data.table import Table, as_name, as_names
-from coterie.errors import CoterieError, NoRows
+from coterie.errors import CoterieError, NoRows, listed
 from coterie.families import Family, family_named, names_of
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def prepare(
     extra = {"offset": offset, "weights": weights}
     roles = {role: as_name(role, name) for role, name in extra.items() if name is not None}
     parsed = read_roles(table, formula, client, levels, roles, design)
+    check_trials(parsed, family, weights)
     labels = {name: table[name].labels for name in (client, *levels)}
     kinds = column_kinds(table, parsed)
     used = {} if design is None else {c: design.kind(c) for c in design.columns}
@@ -78,13 +79,19 @@ def prepare(
             design.need_variety()
         X = design.matrix(table, rows=take)
         y = design.read_outcome(table, take)
-        notes += more + check_outcome(y, family_named(family), design.outcome, rows, design.outcome_levels, part)
+        if (trials := design.read_trials(table, take)) is not None:
+            y = checked_shares(y, trials, design.outcome, rows)
+        asked = family_named(family)
+        notes += more + check_outcome(
+            y, asked, design.outcome, rows, design.outcome_levels, part, shares=trials is not None
+        )
     weigh = np.ones(len(y)) if weights is None else table[weights].floats[rows]
     weigh = weigh if part else relative_weights(weigh)
+    weigh = weigh if trials is None else trials
     known = np.zeros(len(y)) if offset is None else table[offset].floats[rows]
     clients = tree.clients(X, y, known, weigh, design.terms, rows)
     relearn = partial(design.relearned, table) if design.parsed.stateful and not part else None
-    return replace(clients, notes=tuple(notes), relearn=relearn), design
+    return replace(clients, notes=tuple(notes), relearn=relearn, trials=trials is not None), design
 
 
 @contextmanager
@@ -104,6 +111,18 @@ def check_choices(family: str, missing: str) -> None:
     family_named(family)
     if missing not in ("error", "drop"):
         raise CoterieError(f"missing must be 'error' or 'drop', not '{missing}'.")
+
+
+def check_trials(parsed: Parsed, family: str, weights: str | None) -> None:
+    """A CoterieError for successes of trials where the family, or weights, do not go with them."""
+    if parsed.successes is None:
+        return
+    if not family_named(family).two_classes:
+        raise CoterieError(
+            f"'{parsed.outcome}' is successes of trials: take family {names_of(lambda f: f.two_classes)}, not {family}."
+        )
+    if weights is not None:
+        raise CoterieError(f"The trials of '{parsed.outcome}' are the weights of its rows: leave weights out.")
 
 
 def read_roles(
@@ -224,11 +243,13 @@ def check_outcome(
     rows: Ints | None = None,
     levels: tuple[str, str] | None = None,
     constant: bool = False,
+    shares: bool = False,
 ) -> list[str]:
     """Raise CoterieError if an outcome does not fit its family; say how it was read, where that needs saying.
 
     ``rows`` (n,) are table positions of the values (0, 1, ... by default), ``levels`` what was text in the table and is
-    0 and 1 in ``y``; an outcome may be ``constant`` where the table is a part of a larger one.
+    0 and 1 in ``y``; an outcome may be ``constant`` where the table is a part of a larger one. ``shares`` of
+    trials were checked before.
     """
 
     def where(bad: Bools) -> str:
@@ -241,12 +262,32 @@ def check_outcome(
             f"The outcome '{name}' is text ({levels[0]!r} and {levels[1]!r}); family {family} needs numbers. "
             f"Use family {names_of(lambda f: f.two_classes)}."
         )
-    family.check(y, name, where)
+    if not shares:
+        family.check(y, name, where)
     notes = [] if constant else _two_valued(y, family, name)
     if not constant and y.min() == y.max():
         value = levels[int(y[0])] if levels is not None else f"{y[0]:g}"
         raise CoterieError(f"The outcome '{name}' is constant: {value} in every row, so there is nothing to explain.")
     return [f"In '{name}', {levels[1]!r} counts as 1 and {levels[0]!r} as 0."] if levels is not None else notes
+
+
+def checked_shares(y: Floats, trials: Floats, name: str, rows: Ints | None = None) -> Floats:
+    """Shares y (n,) of trials (n,), without rounding; a CoterieError where successes or trials cannot be counted."""
+    if (bad := uncountable(y, trials)).any():
+        cases = [f"{s:g} of {t:g}" for s, t in zip(np.where(trials == 0, 0, y * trials)[bad], trials[bad], strict=True)]
+        where = rows_text(np.flatnonzero(bad) if rows is None else np.sort(rows[bad]))
+        raise CoterieError(
+            f"'{name}' needs whole numbers of successes from 0 to the trials, of which there is one at least; it has "
+            f"{listed(dict.fromkeys(cases), 3)} in {where}. {_BY_HAND}"
+        )
+    return np.asarray(np.rint(y * trials) / np.rint(trials))
+
+
+def uncountable(y: Floats, trials: Floats) -> Bools:
+    """Rows (n,) whose shares y of trials are not of whole numbers, or not from 0 to 1 of one trial at least."""
+    n, successes = np.rint(trials), np.rint(y * trials)
+    whole = (np.abs(n - trials) <= 1e-6) & (np.abs(successes - y * trials) <= 1e-6 * np.maximum(n, 1.0))
+    return np.asarray(~(whole & (n >= 1.0) & (successes >= 0.0) & (successes <= n)))
 
 
 def _two_valued(y: Floats, family: Family, name: str) -> list[str]:

@@ -265,6 +265,12 @@ class FitResult(Inference):
 
     def _weights(self, table: Table) -> tuple[Floats | float, list[str]]:
         """Weights of rows (n,) by the mean of the fitted ones, for intervals of outcomes; and what to say of them."""
+        if self.design is not None and (trials := self.design.read_trials(table)) is not None:
+            bad = ~((trials >= 1.0) & (trials < np.inf))
+            notes = ["Bounds are shares of the trials of each row."]
+            if bad.any():
+                notes.append(f"There is no interval without trials in '{self.design.outcome}': {at_rows(bad)}.")
+            return np.where(bad, np.nan, np.rint(trials)), notes
         if self.weights is None or not family_named(self.model.family).has_dispersion:
             return 1.0, []
         if self.weights not in table.names:

@@ -1,4 +1,7 @@
-"""Intervals of outcomes that are counted: the shortest whose mass, over what is not known of the mean, is enough."""
+"""Intervals of outcomes that are not normal: they hold enough of the mass, over what is not known of the mean.
+
+Of counts and classes the shortest, of other outcomes those that leave as much on either side at most.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,24 @@ from coterie.families import Family
 from coterie.numerics.arrays import Floats, kernel
 
 NODES, LIGHT = 32, 1e-6  # at which a linear predictor is integrated, but for those of so little mass
+DOUBLINGS, HALVINGS = 40, 60  # of what bounds a quantile
 SOME, MANY = 20.0, 1e5  # means above which counts are as good as continuous: where nodes lie far apart, and always
 
 
-def outcome_interval(family: Family, eta: Floats, variance: Floats, probability: float) -> tuple[Floats, Floats]:
+def outcome_interval(
+    family: Family, eta: Floats, variance: Floats, probability: float, trials: Floats | float = 1.0
+) -> tuple[Floats, Floats]:
     """Lower and upper ends (n,) for linear predictors (n,) with these variances; NaN where one is not finite.
 
-    Outcomes 0 and 1 have one value for an interval where it alone is likely enough, else both.
+    Outcomes 0 and 1 have one value for an interval where it alone is likely enough, else both; of several ``trials``
+    (n,) the ends are shares.
     """
     t, mass = np.polynomial.hermite_e.hermegauss(NODES)
     t, mass = t[mass > LIGHT], mass[mass > LIGHT]
     mass /= mass.sum()
-    if family.two_classes:
+    if family.cdf is not None and (not family.two_classes or isinstance(trials, np.ndarray)):
+        ends = _tails(family, eta, np.sqrt(variance), t, mass, probability, np.broadcast_to(trials, eta.shape))
+    elif family.two_classes:
         one = np.full(len(eta), 0.0)
         for node, weight in zip(t, mass, strict=True):
             one += weight * family.mean(eta + node * np.sqrt(variance))
@@ -35,6 +44,28 @@ def outcome_interval(family: Family, eta: Floats, variance: Floats, probability:
         ends[:, many] = np.floor(family.mean(eta[many] - width)), np.ceil(family.mean(eta[many] + width))
     ends[:, ~np.isfinite(eta + variance)] = np.nan
     return ends[0], ends[1]
+
+
+def _tails(
+    family: Family, eta: Floats, sd: Floats, t: Floats, mass: Floats, probability: float, trials: Floats
+) -> Floats:
+    """Quantiles (2, n) of outcomes, of shares where there are trials, by bisection."""
+
+    def at_most(values: Floats) -> Floats:
+        each = [family.cdf(values, eta + node * sd, trials) for node in t]  # type: ignore[misc]
+        return np.asarray(np.tensordot(mass, each, axes=1))
+
+    ends, sound = np.empty((2, len(eta))), np.isfinite(eta + sd + trials)
+    for k, goal in enumerate((0.5 - probability / 2.0, 0.5 + probability / 2.0)):
+        low, high = np.full(len(eta), -1.0), np.full(len(eta), 1.0)
+        for _ in range(DOUBLINGS):
+            high = np.where(sound & (at_most(high) < goal), 2.0 * high, high)
+        for _ in range(HALVINGS):
+            middle = np.floor((low + high) / 2.0) if family.counted else (low + high) / 2.0
+            enough = at_most(middle) >= goal
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        ends[k] = high
+    return np.where(sound, ends / trials if family.two_classes else ends, np.nan)
 
 
 @kernel

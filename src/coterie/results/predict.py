@@ -168,9 +168,9 @@ def predict_rows(
 
     ``clients`` are labels (n,), of which missing ones count as never seen; ``clusters`` are labels by level name, and
     the finest known one answers for clients never seen. ``offset`` is added to the linear predictor, and ``weights``
-    (n,) are relative to the mean of the fitted rows. ``outcome``: whether intervals are of outcomes or of means; None
-    for what is usual in the family. The others are as in ``FitResult.predict``. A CoterieError for intervals of a model
-    without covariances.
+    (n,) are relative to the mean of the fitted rows, or trials. ``outcome``: whether intervals are of outcomes or of
+    means; None for what is usual in the family. The others are as in ``FitResult.predict``. A CoterieError for
+    intervals of a model without covariances.
     """
     nodes, family = Nodes(model), family_named(model.family)
     outcome = family.has_dispersion if outcome is None else outcome
@@ -191,7 +191,7 @@ def predict_rows(
             variance[0] += noise
             variance[1] += doubt * noise
         if outcome and not family.has_dispersion:
-            lower, upper = outcome_interval(family, eta, variance[0], interval)
+            lower, upper = outcome_interval(family, eta, variance[0], interval, weights)
         else:
             half = half_widths(interval, *variance)
             lower, upper = eta - half, eta + half

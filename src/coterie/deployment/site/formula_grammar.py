@@ -18,6 +18,7 @@ from coterie.data.design import Design
 from coterie.data.formula import Parsed, parse
 from coterie.data.formula_expressions import BASES, STATEFUL
 from coterie.data.formula_terms import formulaic_terms
+from coterie.data.prepare_table import check_trials
 from coterie.deployment.column_types import LARGEST
 from coterie.deployment.schema import Schema, design_of, disagreements, excluded
 from coterie.deployment.site.site_toml import RULES, Disclosure
@@ -69,7 +70,8 @@ def allowed(task: Mapping[str, Any], own: Schema, agreed: Schema, rules: Disclos
         raise CoterieError(
             f"Outcome '{parsed.outcome}' is a category: take family {names_of(lambda f: f.two_classes)}."
         )
-    if not parsed.plain_outcome and not family.any_number:
+    check_trials(parsed, task["family"], task["weights"])
+    if not parsed.plain_outcome and not family.any_number and parsed.successes is None:
         raise CoterieError(f"A computed outcome needs the family {names_of(lambda f: f.any_number)} here.")
     return design_of(agreed, task)
 
@@ -77,6 +79,8 @@ def allowed(task: Mapping[str, Any], own: Schema, agreed: Schema, rules: Disclos
 def _calls(parsed: Parsed) -> Iterator[tuple[str, ast.Call]]:
     """The functions of columns in a formula; a CoterieError for anything else that is no column."""
     found = [] if parsed.plain_outcome else [parsed.outcome]
+    if parsed.successes is not None:  # of two columns as they are
+        found = [side for side in parsed.successes[:2] if not parse(f"{side} ~ 1").plain_outcome]
     if parsed.simple is None:
         for term in formulaic_terms(parsed.right, parsed.formula):
             for factor in term.factors:

@@ -17,7 +17,7 @@ from coterie.data.clients import Clients
 from coterie.data.columns import Column, at_rows
 from coterie.data.design import Design
 from coterie.data.labels import encode, label_text, spelling_notes
-from coterie.data.prepare_table import check_choices, prepare
+from coterie.data.prepare_table import check_choices, prepare, uncountable
 from coterie.data.table import Table
 from coterie.data.table_files import read_table
 from coterie.deployment.column_types import LARGEST, Mask, numbers
@@ -296,12 +296,16 @@ def usable_rows(
     if y is not None and y.dtype.kind == "f":
         unfit = ~family.possible(y) | (y > family.largest)
         without(unfit & rows, f"column '{parsed.outcome}' has no outcome of the family {family.name}")
+    instead = dict(zip(parsed.outcome_columns, (0.0, 1.0), strict=False))  # no success of one trial
+    if (trials := design.read_trials(pd.DataFrame(found))) is not None:
+        unfit = uncountable(design.read_outcome(pd.DataFrame(found)), trials)
+        without(unfit & rows, f"'{parsed.outcome}' has no successes of trials")
     if weights is not None:
         without((found[weights] <= 0.0) & rows, f"column '{weights}' has weights that are not above 0")
     for name, values in found.items():
         if values.dtype.kind == "f":  # what is left out is no reason to refuse either
-            column, plain = own.columns[name], name == parsed.outcome
-            found[name] = np.where(rows, values, 0.0 if plain else np.clip(0.0, column.low, column.high))
+            column = own.columns[name]
+            found[name] = np.where(rows, values, instead.get(name, np.clip(0.0, column.low, column.high)))
     return pd.DataFrame(found), rows, said
 
 

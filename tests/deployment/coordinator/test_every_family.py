@@ -1,0 +1,34 @@
+"""Every family over sites that keep their rows: the numbers of one table."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie
+from coterie.deployment.coordinator.run import run
+from tests.deployment.hospitals import begin, folders, transport
+from tests.reference.test_glmmtmb import HERE, OUTCOMES
+
+TABLE = pd.read_csv(HERE / "simulated.csv").assign(site=lambda d: np.where(d["g"] < 17, "basel", "bern"))
+FORMULAS = {"binomial": "successes | trials(trials) ~ x"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return folders(tmp_path_factory.mktemp("all"), TABLE, "site", ["g"], min_group=1)
+
+
+@pytest.mark.parametrize("family", OUTCOMES)
+@pytest.mark.parametrize("method", ["hierarchical", "pooled"])
+def test_a_family_over_sites_is_that_of_one_table(family, method, place):
+    coordinator, homes = place
+    formula, name = FORMULAS.get(family, f"{OUTCOMES[family]} ~ x"), f"{method}-{family}"
+    asked = {"program": method, "task": {"formula": formula, "client": "g", "family": family}}
+    home = begin(coordinator, name, asked)
+    run(transport(homes), coordinator, name)
+    there = coterie.load(home / "result")
+    here = coterie.fit(TABLE, formula, client="g", family=family, method=method, splits=0)
+    order = [np.argsort(fit.model.labels) for fit in (there, here)]
+    np.testing.assert_allclose(there.model.client[order[0]], here.model.client[order[1]], rtol=1e-10, atol=1e-10)
+    assert there.model.sigma2 == pytest.approx(here.model.sigma2, rel=1e-10)
+    assert there.log_likelihood == pytest.approx(here.log_likelihood, rel=1e-10)

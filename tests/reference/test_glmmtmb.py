@@ -1,0 +1,27 @@
+"""Families against glmmTMB 1.1.5 on a simulated table: ``glmmtmb/simulate.py`` and ``fit.R`` made table and numbers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie
+
+HERE = Path(__file__).parent / "glmmtmb"
+OUTCOMES = {"binomial": "cbind(successes, trials - successes)"}
+REFERENCES = [(path.stem, *path.stem.split("_")) for path in sorted(HERE.glob("*.json"))]
+
+
+@pytest.mark.parametrize(("name", "family", "kind"), [r for r in REFERENCES if r[1] in OUTCOMES])
+def test_estimates_and_likelihoods_are_those_of_glmmtmb(name, family, kind):
+    table, known = pd.read_csv(HERE / "simulated.csv"), json.loads((HERE / f"{name}.json").read_text())
+    how = {"shared": ["x"]} if kind == "intercept" else {}
+    how |= {"method": "pooled"} if kind == "pooled" else {"method": "hierarchical", "covariance": "full"}
+    fit = coterie.fit(table, f"{OUTCOMES[family]} ~ x", client="g", family=family, splits=0, reml=False, **how)
+    np.testing.assert_allclose(fit.model.root, known["fixef"], rtol=1e-3)
+    assert fit.log_likelihood == pytest.approx(known["logLik"], abs=1e-3)
+    if kind != "pooled":
+        D = np.asarray(known["D"])
+        np.testing.assert_allclose(fit.model.D_client[0][: len(D), : len(D)], D, rtol=2e-3)
