@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.measure import Row, skipped
 from coterie.codecs import by_name
-from coterie.codecs.feedback import coordinate_order, received, with_feedback
+from coterie.codecs.compression import coordinate_order, received, with_feedback
 from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
 

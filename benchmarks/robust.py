@@ -15,8 +15,7 @@ import numpy as np
 
 from benchmarks.measure import Row
 from coterie.engines import InProcess
-from coterie.methods.aggregation.aggregator import Aggregator
-from coterie.methods.aggregation.robust import Adaptive, Clipped, Trimmed, Trust
+from coterie.methods.aggregation.rules import Adaptive, Aggregator, Clipped, Trimmed, Trust
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.gradient_metric import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging

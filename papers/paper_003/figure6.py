@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.codecs import by_name
-from coterie.codecs.feedback import coordinate_order
+from coterie.codecs.compression import coordinate_order
 from coterie.codecs.total_variation import TotalVariation
 from coterie.data.datasets import fetch
 from coterie.numerics.arrays import Floats

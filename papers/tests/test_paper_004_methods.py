@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.engines import InProcess
-from coterie.methods.aggregation.aggregator import Aggregator
+from coterie.methods.aggregation.rules import Aggregator
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.gradient_metric import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging

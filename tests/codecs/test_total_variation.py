@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from coterie.codecs import by_name
-from coterie.codecs.feedback import ORDERS, coordinate_order, with_feedback
+from coterie.codecs.compression import ORDERS, Compression, coordinate_order, with_feedback
 from coterie.codecs.total_variation import TotalVariation, quantised_runs
 from coterie.errors import CoterieError
 from coterie.numerics.total_variation import pinned_tv
@@ -155,21 +155,19 @@ def test_bodies_that_cannot_be_are_refused_even_with_a_right_checksum() -> None:
 
 
 def test_orders_are_what_both_ends_know() -> None:
-    own, update = np.array([[3.0, -1.0, 2.0], [0.0, 0.0, -5.0]]), np.array([0.5, 0.5, -1.0])
-    assert coordinate_order("natural", own, update) is None
+    own, update = np.array([[3.0, -1.0, 2.0], [0.0, 0.0, -5.0]]), np.array([[0.5, 0.5, -1.0]])
     assert coordinate_order("magnitude", own, update).tolist() == [[1, 2, 0], [2, 0, 1]]
-    assert coordinate_order("last-update", own, update).tolist() == [2, 0, 1]
-    assert coordinate_order("magnitude") is None
+    assert coordinate_order("last-update", own, update).tolist() == [[2, 0, 1]]
     assert ORDERS == ("natural", "magnitude", "last-update")
-    with pytest.raises(CoterieError, match=names("no order 'random'")):
-        coordinate_order("random")
+    with pytest.raises(CoterieError, match=names("order natural magnitude last-update 'random'")):
+        Compression(order="random")
 
 
 def test_an_order_that_fits_makes_runs_longer() -> None:
     x = np.random.default_rng(9).normal(size=(1, 5000))
     near = x + 0.1 * np.random.default_rng(10).normal(size=x.shape)
     codec = by_name("tv:4:relative=1")
-    plain, ordered = (codec.encode(x, 0, 0, coordinate_order(kind, near, None)) for kind in ("natural", "magnitude"))
+    plain, ordered = (codec.encode(x, 0, 0, o) for o in (None, coordinate_order("magnitude", near, near)))
     assert ordered.payload.offsets[-1] < 0.5 * plain.payload.offsets[-1]
     assert np.sum((ordered.claimed - x) ** 2) < 0.5 * np.sum((plain.claimed - x) ** 2)
 

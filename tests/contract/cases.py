@@ -19,7 +19,7 @@ from coterie.federation import PerCluster, PerRow, Ragged, work
 from coterie.methods import clusterwise as one_a_cluster
 from coterie.methods import given_strengths, hierarchical, local, own_intercept
 from coterie.methods import pooled as one_for_all
-from coterie.methods.aggregation.aggregator import Aggregator
+from coterie.methods.aggregation.rules import Aggregator
 from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd.cluster_rounds import ring

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.codecs.base import Codec
+from coterie.codecs.codec import Codec
 from coterie.engines import wire
 from coterie.engines.retry_and_quorum import Policy
 from coterie.errors import CoterieError

@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 
 from coterie.engines import InProcess, Loopback
 from coterie.errors import CoterieError
-from coterie.methods.aggregation.aggregator import Aggregator
+from coterie.methods.aggregation.rules import Aggregator
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.gradient_metric import Metric
 from coterie.methods.collaboration.optimisers import Adam, Momentum

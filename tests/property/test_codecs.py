@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from coterie.codecs import by_name
-from coterie.codecs.kmeans import cluster_ends
+from coterie.codecs.quantisation import cluster_ends
 from coterie.codecs.range_coder import ANY, ORDER0, ORDER1, RUNS, UNIFORM, decode_labels, encode_labels
 
 NAMES = (

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from coterie.codecs import by_name
-from coterie.codecs.framing import frame, unframe
+from coterie.codecs.codec import frame, unframe
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from tests.messages import names

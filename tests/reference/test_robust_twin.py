@@ -8,8 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from coterie.methods.aggregation.aggregator import Received, weighted_mean
-from coterie.methods.aggregation.robust import Clipped, Trimmed, lower_median, trimmed_mean
+from coterie.methods.aggregation.rules import Clipped, Received, Trimmed, lower_median, trimmed_mean, weighted_mean
 
 COUNTS = (3, 0, 1, 6, 2, 11)
 STARTS = np.concatenate([[0], np.cumsum(COUNTS)])

@@ -20,7 +20,7 @@ from coterie.relations.clustering import (
     spectral_clustering,
 )
 from coterie.relations.network import Network
-from coterie.report.graph_layout import spring_layout
+from coterie.report.network_figures import spring_layout
 from tests.messages import names
 
 

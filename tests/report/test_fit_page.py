@@ -13,7 +13,7 @@ import pytest
 
 import coterie
 from coterie.errors import CoterieError
-from coterie.report import figures, svg
+from coterie.report import fit_figures, svg
 from coterie.report.fit_page import render, write_report
 from tests.messages import names
 from tests.results import factory
@@ -140,7 +140,7 @@ def test_size_is_bounded(clients) -> None:
 
 def test_the_number_of_drawn_elements_is_bounded() -> None:
     result = factory.world(clients=20_000, levels=(4_000,), rows=1).result
-    drawn = [*figures.gain_figures(result), *figures.shrinkage_figures(result)]
+    drawn = [*fit_figures.gain_figures(result), *fit_figures.shrinkage_figures(result)]
     assert len(drawn) == 6
     assert all(f.svg.count("<") < 5_000 for f in drawn)
     assert "200 of 20,000 schools are drawn" in drawn[-1].caption
@@ -165,7 +165,7 @@ def test_the_content_comes_in_the_order_of_the_questions() -> None:
 
 def test_the_sorted_gains_cover_the_clients_that_gain_and_lose() -> None:
     result = CASES["usual"]
-    first = figures.gain_figures(result)[0]
+    first = fit_figures.gain_figures(result)[0]
     gain = result.client_gains["gain_over_local"]
     assert first.caption.startswith(f"{(gain > 0).sum()} gain, {(gain < 0).sum()} lose;")
     assert first.svg.count('class="hover"') == 40

@@ -11,8 +11,7 @@ import pytest
 
 from coterie.relations.clustering import merge_tree
 from coterie.relations.network import Network
-from coterie.report.graph_layout import spring_layout
-from coterie.report.network_figures import EDGES, LEAVES, merge_figure, network_figure
+from coterie.report.network_figures import EDGES, LEAVES, merge_figure, network_figure, spring_layout
 
 
 def parsed(figure):

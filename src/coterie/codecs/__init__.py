@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.codecs.base import Codec, Encoded
+from coterie.codecs.codec import Codec, Encoded
 from coterie.errors import CoterieError, nearest
 from coterie.imports import import_object
 from coterie.options import Option
@@ -17,7 +17,7 @@ CODECS = {
     "qsgd": "quantisation:QSGD",
     "topk": "sparsification:TopK",
     "sign": "quantisation:SignScale",
-    "kmeans": "kmeans:KMeans",
+    "kmeans": "quantisation:KMeans",
     "lowrank": "low_rank:LowRank",
     "tv": "total_variation:TotalVariation",
 }

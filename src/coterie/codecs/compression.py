@@ -1,24 +1,25 @@
-"""Models and gradients that travel compressed: what clients and the server do at their ends.
+"""Models and gradients that travel compressed: what clients and the server do at their ends, and remember.
 
 Models go down as their compressed change since the reference that the client holds (EF21's update); what goes up is
 compressed with the feedback that its codec needs. What a codec loses is not lost for good: both ends know what was
 sent, and only exchanges that count change it. A method whose clients have models of their own asks a
 :class:`Compression` what to send them and what they sent; :class:`CompressedFederation` wraps a federation for methods
 whose clients share few models.
+
+Runs are long where neighbours are alike, so an order of coordinates makes messages short; both ends must know it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.codecs import by_name, codec_option
-from coterie.codecs.base import Codec
-from coterie.codecs.feedback import FEEDBACKS, ORDERS, Sent, blend, coordinate_order, received, with_feedback
+from coterie.codecs.codec import Codec
 from coterie.errors import CoterieError
 from coterie.federation import By, Federation, PerCluster, PerRow, Ragged, Replies, Site, Sums
 from coterie.numerics import keyed_random
@@ -28,7 +29,61 @@ from coterie.queries import Query, WrappedFederation
 
 State = dict[str, Any]
 
+FEEDBACKS = ("none", "ef", "ef21")
+ORDERS = ("natural", "magnitude", "last-update")
+KEPT = 0.5  # what a running mean of a client's messages keeps of the older ones
 SAFE = 1e4  # numbers below it fit every codec
+
+
+class Sent(NamedTuple):
+    """What a sender has after one message: the bytes of each row, what the reader makes of them, its new memory."""
+
+    payload: Ragged
+    estimate: Floats
+    memory: Floats
+
+
+def with_feedback(
+    feedback: str,
+    memory: Floats,
+    gradient: Floats,
+    codec: Codec,
+    keys: npt.ArrayLike,
+    step: npt.ArrayLike,
+    order: Ints | None = None,
+) -> Sent:
+    """Encode gradients g (m, d) with a feedback, from a memory (m, d) that is zero at first.
+
+    "none": ``C(g)`` is sent, and the memory stays as it is; right for unbiased codecs. "ef", error feedback [1]_ [2]_:
+    ``C(e + g)`` is sent, and what was lost is kept, ``e <- e + g - C(e + g)``. "ef21" [3]_: the change ``C(g - h)`` is
+    sent, and both ends keep the estimate ``h <- h + C(g - h)``.
+
+    References
+    ----------
+    .. [1] Seide, Fu, Droppo, Li, Yu (2014), 1-bit stochastic gradient descent, Interspeech.
+    .. [2] Karimireddy, Rebjock, Stich, Jaggi (2019), Error feedback fixes SignSGD, ICML, Algorithm 2.
+    .. [3] Richtarik, Sokolov, Fatkhullin (2021), EF21, NeurIPS, Algorithm 2.
+    """
+    if feedback == "ef21":
+        done = codec.encode(gradient - memory, keys, step, order)
+        estimate = memory + done.claimed
+        return Sent(done.payload, estimate, estimate)
+    wanted = gradient if feedback == "none" else memory + gradient
+    done = codec.encode(wanted, keys, step, order)
+    return Sent(done.payload, done.claimed, memory if feedback == "none" else wanted - done.claimed)
+
+
+def coordinate_order(kind: str, said: Floats, moved: Floats) -> Ints:
+    """The order (m, d) in which coordinates travel, from what both ends have; ties stay in their natural order.
+
+    They go by what the server last decoded for each client ("magnitude"), or by how its model moved ("last-update").
+    """
+    return np.argsort(said if kind == "magnitude" else moved, axis=-1, kind="stable")
+
+
+def blend(own: Floats, said: Floats, feedback: str) -> Floats:
+    """What "magnitude" goes by after a message ``said`` (m, d): under EF21 the estimate itself, else a running mean."""
+    return said if feedback == "ef21" else KEPT * own + (1.0 - KEPT) * said
 
 
 @dataclass(frozen=True)
@@ -124,9 +179,9 @@ def receive(site: Site, payload: Any, codec: str, d: int) -> Floats:
     """The models (m, d) of clients, which hold them as the references of the next message."""
     if codec == "none":
         return np.asarray(payload)
-    held = received(site.state.get("held", np.zeros((len(site), d))), payload, by_name(codec))
+    held = site.state.get("held", np.zeros((len(site), d))) + by_name(codec).decode(payload, d)
     site.state["held"] = held
-    return held
+    return np.asarray(held)
 
 
 def receive_models(site: Site, w: Any, codec: str) -> Floats:

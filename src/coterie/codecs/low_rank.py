@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from coterie.codecs.base import Codec
-from coterie.codecs.framing import read_table, write_table
+from coterie.codecs.codec import Codec, read_table, write_table
 from coterie.codecs.quantisation import from_float16, to_float16
 from coterie.errors import CoterieError
 from coterie.federation import Ragged

@@ -1,9 +1,11 @@
-"""Each coordinate rounded by itself: float64, float32, float16 with a scale for each row, QSGD's levels, and signs.
+"""Each coordinate rounded by itself: floats of fewer bits, QSGD's levels, signs, and the nearest of a row's k values.
 
 References
 ----------
 .. [1] Alistarh, Grubic, Li, Tomioka, Vojnovic (2017), QSGD: random rounding to a few levels, unbiased.
 .. [2] Seide, Fu, Droppo, Li, Yu (2014); Karimireddy, Rebjock, Stich, Jaggi (2019): signs and one scale.
+.. [3] Wu (1991), Optimal quantization by matrix searching: clusters of numbers on a line are intervals, which dynamic
+   programming over sorted values finds, with monotone cuts.
 """
 
 from __future__ import annotations
@@ -14,13 +16,11 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.codecs import framing
-from coterie.codecs.base import Codec
-from coterie.codecs.framing import Bytes
+from coterie.codecs.codec import Bytes, Codec, read_table, split_head, unreadable, with_head, write_table
 from coterie.codecs.range_coder import ANY, UNIFORM, decode_labels, encode_labels
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
-from coterie.numerics.arrays import Floats, kernel
+from coterie.numerics.arrays import Floats, Ints, kernel
 from coterie.numerics.keyed_random import U64, fraction
 from coterie.options import Option
 
@@ -65,11 +65,11 @@ class _Floats(Codec):
 
     def _pack(self, rows: Floats, draws: U64) -> Ragged:
         with np.errstate(over="ignore"):
-            return framing.write_table(rows.astype(self.dtype).view(np.uint8))
+            return write_table(rows.astype(self.dtype).view(np.uint8))
 
     def _unpack(self, bodies: Ragged, d: int) -> Floats:
         wide = np.dtype(self.dtype).itemsize
-        return framing.read_table(bodies, wide * d, self.name).view(self.dtype).astype(np.float64)
+        return read_table(bodies, wide * d, self.name).view(self.dtype).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ class Float16(Codec):
     zstandard: ClassVar[bool] = True
 
     def _pack(self, rows: Floats, draws: U64) -> Ragged:
-        return framing.write_table(to_float16(rows))
+        return write_table(to_float16(rows))
 
     def _unpack(self, bodies: Ragged, d: int) -> Floats:
-        return from_float16(framing.read_table(bodies, 2 + 2 * d, self.name))
+        return from_float16(read_table(bodies, 2 + 2 * d, self.name))
 
 
 @dataclass(frozen=True)
@@ -145,13 +145,13 @@ class QSGD(Codec):
         top = np.abs(rows).max(axis=1) if self.norm == "max" else np.linalg.norm(rows, axis=1)
         scale = to_bfloat16(top[:, None], up=True)
         labels = _round(rows, from_bfloat16(scale)[:, 0], draws, self.levels)
-        return framing.with_head(scale, encode_labels(labels, *self._alphabet()))
+        return with_head(scale, encode_labels(labels, *self._alphabet()))
 
     def _unpack(self, bodies: Ragged, d: int) -> Floats:
-        scale, codes = framing.split_head(bodies, 2, self.name)
+        scale, codes = split_head(bodies, 2, self.name)
         labels = decode_labels(codes, d, self._alphabet()[0])
         if labels.size and labels.max() > 2 * self.levels:
-            raise framing.unreadable(self.name, int(np.argmax(labels.max(axis=1) > 2 * self.levels)))
+            raise unreadable(self.name, int(np.argmax(labels.max(axis=1) > 2 * self.levels)))
         return from_bfloat16(scale) * ((labels.astype(np.float64) - self.levels) / self.levels)
 
 
@@ -177,8 +177,116 @@ class SignScale(Codec):
 
     def _pack(self, rows: Floats, draws: U64) -> Ragged:
         scale = to_bfloat16(np.abs(rows).mean(axis=1, keepdims=True))
-        return framing.with_head(scale, encode_labels((rows >= 0.0).view(np.uint8), 2))
+        return with_head(scale, encode_labels((rows >= 0.0).view(np.uint8), 2))
 
     def _unpack(self, bodies: Ragged, d: int) -> Floats:
-        scale, codes = framing.split_head(bodies, 2, self.name)
+        scale, codes = split_head(bodies, 2, self.name)
         return from_bfloat16(scale) * (2.0 * decode_labels(codes, d, 2) - 1.0)
+
+
+@dataclass(frozen=True)
+class KMeans(Codec):
+    """Each coordinate becomes the nearest of ``k`` centres that have the least sum of squares. Biased."""
+
+    # With one value the mean would be sent, which may be 0 and then nothing is.
+    k: Annotated[int, Option("How many values.", low=2, high=256)] = 4
+    identity: ClassVar[int] = 6
+
+    @classmethod
+    def of(cls, k: str = "4") -> KMeans:
+        """From text."""
+        return cls(int(k))
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """``kmeans:k``."""
+        return f"kmeans:{self.k}"
+
+    def _pack(self, rows: Floats, draws: U64) -> Ragged:
+        centres, labels = _cluster(rows, self.k)
+        return with_head(to_bfloat16(centres), encode_labels(labels.astype(np.uint8), self.k))
+
+    def _unpack(self, bodies: Ragged, d: int) -> Floats:
+        centres, codes = split_head(bodies, 2 * self.k, self.name)
+        return np.take_along_axis(from_bfloat16(centres), decode_labels(codes, d, self.k).astype(np.int64), axis=1)
+
+
+@kernel
+def _cluster(rows: Floats, k: int) -> tuple[Floats, Ints]:
+    """Centres (m, k), rising, and the centre of each coordinate (m, d)."""
+    m, d = rows.shape
+    centres, labels, ones = np.zeros((m, k)), np.empty((m, d), np.int64), np.ones(d)
+    for i in range(m):
+        order = np.argsort(rows[i])
+        values = rows[i][order]
+        ends = cluster_ends(values, ones, k)
+        start = 0
+        for c in range(k):
+            if ends[c] > start:
+                centres[i, c] = values[start : ends[c]].mean()
+            elif c:
+                centres[i, c] = centres[i, c - 1]
+            labels[i][order[start : ends[c]]] = c
+            start = ends[c]
+    return centres, labels
+
+
+@kernel
+def cluster_ends(values: Floats, weights: Floats, k: int) -> Ints:
+    """Where k clusters, some empty, of rising values (n,) end: least weighted squares around means, in O(k n log n)."""
+    n = values.shape[0]
+    sums = np.zeros((3, n + 1))  # of weights, values and squares, from the middle value to keep digits
+    middle = values[n // 2]
+    for i in range(n):
+        x = values[i] - middle
+        sums[0, i + 1] = sums[0, i] + weights[i]
+        sums[1, i + 1] = sums[1, i] + weights[i] * x
+        sums[2, i + 1] = sums[2, i] + weights[i] * x * x
+    before, cuts = np.empty(n + 1), np.zeros((k, n + 1), np.int64)
+    for j in range(n + 1):
+        before[j] = _spread(sums, 0, j)
+    for c in range(1, k):
+        before = _layer(sums, before, cuts[c])
+    ends = np.empty(k, np.int64)
+    at = n
+    for c in range(k - 1, -1, -1):
+        ends[c] = at
+        at = cuts[c, at]
+    return ends
+
+
+@kernel
+def _spread(sums: Floats, i: int, j: int) -> float:
+    """Weighted squares of values i, ..., j - 1 around their mean."""
+    weight = sums[0, j] - sums[0, i]
+    if weight <= 0.0:
+        return 0.0
+    total = sums[1, j] - sums[1, i]
+    return float(max(sums[2, j] - sums[2, i] - total * total / weight, 0.0))
+
+
+@kernel
+def _layer(sums: Floats, before: Floats, cuts: Ints) -> Floats:
+    """Least costs with one cluster more: the best cut does not fall as the end rises, so halves can be done apart."""
+    n = before.shape[0] - 1
+    out = np.empty(n + 1)
+    stack = np.empty((128, 4), np.int64)
+    stack[0] = np.array([0, n, 0, n])
+    depth = 1
+    while depth:
+        depth -= 1
+        lo, hi, first, last = stack[depth]
+        middle = (lo + hi) // 2
+        best, where = np.inf, first
+        for i in range(first, min(middle, last) + 1):
+            cost = before[i] + _spread(sums, i, middle)
+            if cost < best:
+                best, where = cost, i
+        out[middle], cuts[middle] = best, where
+        if lo < middle:
+            stack[depth] = np.array([lo, middle - 1, first, where])
+            depth += 1
+        if middle < hi:
+            stack[depth] = np.array([middle + 1, hi, where, last])
+            depth += 1
+    return out

@@ -18,10 +18,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from coterie.codecs.codec import Bytes
 from coterie.federation import Ragged
 from coterie.numerics.arrays import Ints, kernel
 
-Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
 
 UNIFORM, ORDER0, ORDER1, RUNS = 1, 2, 4, 8

@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from coterie.codecs.base import Codec
-from coterie.codecs.framing import split_head, unreadable, with_head
+from coterie.codecs.codec import Codec, split_head, unreadable, with_head
 from coterie.codecs.quantisation import from_float16, to_float16
 from coterie.codecs.range_coder import decode_labels, encode_labels
 from coterie.errors import CoterieError

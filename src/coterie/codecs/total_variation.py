@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from coterie.codecs.base import Codec
-from coterie.codecs.framing import SHORT, split_head, unreadable, with_head
-from coterie.codecs.kmeans import cluster_ends
-from coterie.codecs.quantisation import from_bfloat16, to_bfloat16
+from coterie.codecs.codec import SHORT, Bytes, Codec, split_head, unreadable, with_head
+from coterie.codecs.quantisation import cluster_ends, from_bfloat16, to_bfloat16
 from coterie.codecs.range_coder import decode_labels, encode_labels
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
@@ -19,8 +16,6 @@ from coterie.numerics.arrays import Floats, Ints, kernel
 from coterie.numerics.keyed_random import U64
 from coterie.numerics.total_variation import taut_string
 from coterie.options import Option
-
-Bytes = npt.NDArray[np.uint8]
 
 TRIES, FINEST = 12, 24
 """How often the search for a budget's weight halves what is left between 1 and 2^-24 of the largest that matters."""

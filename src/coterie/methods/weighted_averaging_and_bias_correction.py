@@ -16,8 +16,8 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.aggregation.aggregator import Aggregator, State
-from coterie.methods.aggregation.guarded import Guarded, one_by_one
+from coterie.methods.aggregation.guarded_sums import Guarded, one_by_one
+from coterie.methods.aggregation.rules import Aggregator, State
 from coterie.methods.collaboration.collaborators import Collaborators, require_columns
 from coterie.methods.collaboration.gradient_metric import Metric
 from coterie.methods.collaboration.optimisers import SGD, Optimiser

@@ -8,7 +8,7 @@ from typing import Any
 
 from coterie.errors import fitting
 from coterie.methods.registry import METHODS
-from coterie.report import figures, tables, words
+from coterie.report import fit_figures, tables, words
 from coterie.report.method_section import method_section
 from coterie.report.page import page, write_page
 from coterie.results.fit_result import FitResult
@@ -33,9 +33,9 @@ def render(result: FitResult) -> str:
             tiles=tiles(result) if compared else [],
             comparison=tables.comparison_table(result) if compared else None,
             methods={k: METHODS[k].summary for k in result.comparison.index if k in METHODS} if compared else {},
-            gains=figures.gain_figures(result),
+            gains=fit_figures.gain_figures(result),
             extremes=None if result.client_gains.empty else tables.extremes_table(result),
-            shrinkage=figures.shrinkage_figures(result),
+            shrinkage=fit_figures.shrinkage_figures(result),
             variances=words.variance_sentences(result) if m.has_variances else [],
             variance_table=tables.variance_table(summary) if m.has_variances else None,
             coefficients=[tables.coefficient_table(summary), *([tables.cluster_table(result)] if cluster else [])],

@@ -9,8 +9,7 @@ import numpy as np
 
 from coterie.relations.network import Network
 from coterie.report import words
-from coterie.report.graph_layout import spring_layout
-from coterie.report.network_figures import merge_figure, network_figure
+from coterie.report.network_figures import merge_figure, network_figure, spring_layout
 from coterie.report.svg import Axes, Figure, line, mark
 from coterie.report.tables import Table
 from coterie.results.fit_result import FitResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.methods.aggregation.aggregator import Aggregator, Received
+from coterie.methods.aggregation.rules import Aggregator, Received
 
 
 def run(who, gradients, x, steps, eta, alpha, beta=None, rules=None, state=None):

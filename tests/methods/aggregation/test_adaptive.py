@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.methods.aggregation.aggregator import Aggregator, Received
-from coterie.methods.aggregation.robust import Adaptive
+from coterie.methods.aggregation.rules import Adaptive, Aggregator, Received
 from coterie.methods.collaboration.collaborators import Collaborators
 from tests.messages import names
 from tests.methods.aggregation.collaboration_loop import Noisy, run

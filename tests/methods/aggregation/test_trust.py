@@ -7,8 +7,7 @@ import pytest
 
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.aggregation.aggregator import Aggregator, Received
-from coterie.methods.aggregation.robust import Trust
+from coterie.methods.aggregation.rules import Aggregator, Received, Trust
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.gradient_metric import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import WeightedAveraging

@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods import local
-from coterie.methods.aggregation.robust import AGGREGATORS
+from coterie.methods.aggregation.rules import AGGREGATORS
 from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.choose_collaborators import weights
 from coterie.methods.collaboration.collaborators import Collaborators, require_rows

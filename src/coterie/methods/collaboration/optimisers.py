@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from coterie.methods.aggregation.aggregator import State
+from coterie.methods.aggregation.rules import State
 from coterie.numerics.arrays import Floats
 
 

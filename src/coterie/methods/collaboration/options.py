@@ -25,7 +25,7 @@ def _optimisers() -> list[str]:
 
 
 def _rules() -> list[str]:
-    from coterie.methods.aggregation.robust import AGGREGATORS
+    from coterie.methods.aggregation.rules import AGGREGATORS
 
     return list(AGGREGATORS)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import numpy as np
 
 from coterie.codecs import DEFAULT, DEFAULT_FEEDBACK, DEFAULT_ORDER, by_name, codec_option
-from coterie.codecs.feedback import FEEDBACKS, ORDERS
+from coterie.codecs.compression import FEEDBACKS, ORDERS
 from coterie.errors import CoterieError
 from coterie.methods.networks.build_network import Similarity
 from coterie.methods.networks.gradient_exchange import GradientExchange

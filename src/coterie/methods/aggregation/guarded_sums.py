@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import By, Federation, PerRow, Ragged, Sums, To, Work
-from coterie.methods.aggregation.aggregator import Aggregator, Received, State
+from coterie.methods.aggregation.rules import Aggregator, Received, State
 from coterie.methods.stepwise import LARGEST
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.codecs import DEFAULT, DEFAULT_FEEDBACK, DEFAULT_ORDER, by_name
-from coterie.codecs.feedback import FEEDBACKS, ORDERS
+from coterie.codecs.compression import FEEDBACKS, ORDERS
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
 from tests.messages import names

@@ -9,8 +9,7 @@ import pytest
 
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.aggregation.aggregator import Aggregator, Mean, Received
-from coterie.methods.aggregation.robust import Clipped, Trimmed, Trust
+from coterie.methods.aggregation.rules import Aggregator, Clipped, Mean, Received, Trimmed, Trust
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.gradient_metric import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
