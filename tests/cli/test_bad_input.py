@@ -378,10 +378,10 @@ PREDICT = ["predict", "model", "table.csv", "--out", "a.csv"]
         ("coterie.results.table_fit.each_split", FIT, "nothing was"),
         ("coterie.report.fit_page.write_report", FIT, "nothing was"),
         ("coterie.results.saved_values.files.write", FIT, "nothing was"),
-        ("coterie.cli.fit.explain", FIT, "'model/model.json', 'model/report.html' was"),
+        ("coterie.cli.fit_and_compare.explain", FIT, "'model/model.json', 'model/report.html' was"),
         ("coterie.data.table_files.write_table", PREDICT, "nothing was"),
         ("coterie.files._sync", PREDICT, "nothing was"),
-        ("coterie.cli.predict.sentences", PREDICT, "'a.csv' was"),
+        ("coterie.cli.predict_and_report.sentences", PREDICT, "'a.csv' was"),
     ],
 )
 def test_an_interrupt_says_what_was_kept(folder, monkeypatch, where, command, kept):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from coterie.cli import sites
+from coterie.cli import fit_over_sites as sites
 from coterie.deployment import folders, toml_files
 from coterie.deployment.logs import RunLog
 from coterie.deployment.site.preview import LocalTransport

@@ -310,7 +310,7 @@ LINE = {"time": "2026-01-01T00:00:00Z", "exchange": 1, "kind": "ask", "work": "a
 
 
 def use_status(folder: Path) -> None:
-    from coterie.cli.federation_run import _standing
+    from coterie.cli.federation import _standing
 
     found = {"federation": "heart", "engine": "flower", "running": True, "sites": {}, "trouble": None}
     found["run"] = read_status(folder)

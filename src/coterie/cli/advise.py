@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli import declared_options as o
-from coterie.cli import sites
+from coterie.cli import fit_over_sites as sites
 from coterie.cli.declared_options import Force, new_file
-from coterie.cli.fit import TableOrConfig, kind_of, reading
+from coterie.cli.fit_and_compare import TableOrConfig, kind_of, reading
 from coterie.cli.outputs import check_table, write_table
 from coterie.cli.terminal import say, status, width
 from coterie.deployment.federation_toml import LONGEST, is_federation
@@ -23,7 +23,6 @@ from coterie.results.fit_options import Options as FitOptions
 if TYPE_CHECKING:
     from coterie.results.advice import Advice
 
-EXAMPLE = 'Example: coterie advise students.csv --formula "mAch ~ cses" --client school --cluster sector'
 
 _ADVICE = "The advice"
 OPTIONS = o.COLUMNS | o.flags(FitOptions, "family", "splits", "test_fraction", "order_by", "split_by", "seed")

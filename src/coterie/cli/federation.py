@@ -1,10 +1,252 @@
-"""`coterie federation`: several owners of data, each with its own folder, and one coordinator."""
+"""`coterie federation`: several owners of data, each with its own folder, and one coordinator; what operators do."""
 
 from __future__ import annotations
 
-from coterie.cli import federation_run as run
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
 from coterie.cli import federation_setup as setup
-from coterie.cli.terminal import Group
+from coterie.cli import fit_over_sites as o
+from coterie.cli.declared_options import takes
+from coterie.cli.terminal import Group, say, width
+from coterie.cli.terminal import status as waiting
+from coterie.errors import CoterieError, fitting
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+    from coterie.deployment.site.preview import Preview
+
+
+def start_coordinator(folder: o.Root, foreground: o.Foreground = False) -> None:
+    """Start the coordinator of a federation, to which its sites connect."""
+    from coterie.deployment import folders
+    from coterie.deployment.processes import need_free_port
+
+    home, config, engine = folders.opened(folder)
+    if not _runs(engine, home):
+        need_free_port(config.port)
+    with waiting("Starting the coordinator ..."):
+        process = engine.start_coordinator(home)
+    say(f"The coordinator of '{config.name}' listens at {config.host}:{config.port} (process {process.pid}).")
+    _stay(process, engine, home, foreground)
+
+
+def start_site(
+    folder: o.SiteFolder,
+    site: Annotated[
+        str | None, typer.Option("--site", metavar="NAME", help="Of a federation's folder: the site in it.")
+    ] = None,
+    foreground: o.Foreground = False,
+) -> None:
+    """Start a site: it answers what its owner allows, and writes what left to log.jsonl."""
+    from coterie.deployment import folders, secure_sum_setup
+    from coterie.deployment.federation_toml import SCHEMA, Config
+    from coterie.deployment.schema import Schema
+    from coterie.deployment.site.site_toml import Member
+
+    home = folders.site(folder, site)
+    member, config = Member.read(home), Config.read(home)
+    if member.data or not member.allow:
+        member.table(home)
+        Schema.read(home / SCHEMA)
+    if config.secure:
+        secure_sum_setup.ready(home, config, member.name)
+    engine = folders.engine(config.engine)
+    with waiting("Starting the site ..."):
+        engine.need_trust(home)
+        process = engine.start_site(home)
+    say(f"Site '{member.name}' connects to {config.host}:{config.port} (process {process.pid}).")
+    _stay(process, engine, home, foreground)
+
+
+def check(
+    folder: o.Root,
+    unite: Annotated[
+        bool, typer.Option("--unite", help="Add the sites' levels to the coordinator's schema, or make one of theirs.")
+    ] = False,
+    timeout: o.Timeout = 300.0,
+    as_json: o.Json = False,
+) -> None:
+    """Ask every site for its clock, its versions and how its columns differ from those of others; no row moves."""
+    from coterie.deployment import folders
+    from coterie.deployment.coordinator import check as checks
+
+    home, _, engine = folders.opened(folder)
+    run_id = folders.unused(home, "check")
+    described = {"program": "check", "options": {"unite": unite}}
+    with folders.begun(home, run_id, described), waiting("Asking the sites ..."):
+        engine.run(home, run_id, timeout)
+    report = checks.read_report(home, run_id)
+    if as_json:
+        print(json.dumps(asdict(report), indent=1, ensure_ascii=False))
+    else:
+        for line in report.lines():
+            say(line)
+        if len(report.versions) < len(report.sites) and (trouble := folders.trouble(engine, home)):
+            say(trouble)
+    if not report.sound:
+        raise CoterieError("The federation is not ready: put right what is said above, and check again.")
+
+
+@takes(o.OPTIONS)
+def preview(
+    context: typer.Context,
+    folder: o.SiteFolder,
+    objective: o.Objective = None,
+    objective_option: o.ObjectiveOption = None,
+    min_group: Annotated[
+        int | None,
+        typer.Option("--min-group", metavar="ROWS", help="Instead of what site.toml says; nothing is changed there."),
+    ] = None,
+    as_json: o.Json = False,
+) -> None:
+    """Show exactly what a fit would make this site send: names, shapes, bytes, rows covered. Nothing is sent."""
+    from coterie.deployment import folders
+    from coterie.deployment.coordinator.run import run as run_program
+    from coterie.deployment.site.preview import preview as look
+
+    home, run_toml = folders.site(folder), o.program(context)
+    with waiting("Running it on this site's own rows ..."):
+        found = look(home, run_toml, run_program, min_group)
+    if as_json:
+        print(json.dumps(asdict(found), indent=1, ensure_ascii=False))
+    else:
+        show(found)
+    if found.ended and not any(item.answers for item in found.leaving):
+        raise CoterieError(f"Nothing would leave: {found.ended}")
+    if any(item.refused for item in found.leaving):
+        raise CoterieError("This site refuses a part of the program: see above.")
+    if found.ended:
+        raise CoterieError(f"The program ended before its end: {found.ended}")
+
+
+def show(found: Preview) -> None:
+    """A table of what leaves, as wide as the terminal, and what a reader should know besides."""
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(box=None, pad_edge=False)
+    for title in ("answer to", "holds", "answers", "bytes", "covers"):
+        grid.add_column(title, justify="right" if title in ("answers", "bytes", "covers") else "left", overflow="fold")
+    for item in found.leaving:
+        what = f"{item.kind} {item.work}".rstrip()
+        holds = "\n".join(f"{name}: {shape}" for name, shape in item.values.items())
+        covers = "" if item.covers is None else f"{item.covers:,} rows"
+        grid.add_row(what, holds, f"{item.answers:,}", f"{item.bytes:,}", covers)
+    Console(width=width(), markup=False, highlight=False).print(grid)
+    print()
+    say("Nothing was sent. The other sites were stand-ins with this site's rows, so that counts of answers may differ.")
+    if found.masked:
+        say("Each 'total' leaves masked, with keys and shares beside it: others see sums of all sites only.")
+    for item in found.leaving:
+        for reason in dict.fromkeys(item.refused):
+            say(f"Refused: {reason}")
+
+
+def status(folder: o.Either, as_json: o.Json = False) -> None:
+    """Say who is connected, where the last run stands, who is missing since when, and who was left out and why."""
+    from coterie.deployment import folders, logs
+
+    home, config, engine = folders.opened(folder, either=True)
+    found: dict[str, Any] = {"federation": config.name, "engine": config.engine}
+    found["trouble"] = folders.trouble(engine, home)
+    try:
+        found |= engine.status(home)
+    except CoterieError as problem:  # of an ended certificate, an engine says that it cannot be reached
+        raise CoterieError(found["trouble"] or str(problem)) from problem
+    try:
+        found["run"] = logs.read_status(folders.run_folder(home, None))
+    except CoterieError:
+        found["run"] = None
+    if as_json:
+        print(json.dumps(found, indent=1, default=str, ensure_ascii=False))
+        return
+    for line in _standing(found):
+        say(line)
+
+
+def log(
+    folder: o.Either,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="RUN", help="At the coordinator: the run, by default the last.")
+    ] = None,
+    last: Annotated[int, typer.Option("--last", metavar="N", help="Only so many lines; 0 for all.")] = 0,
+    as_json: o.Json = False,
+) -> None:
+    """Print the log: at the coordinator a line for each exchange, at a site one for each answer that left."""
+    from coterie.deployment import folders, logs
+    from coterie.deployment.federation_toml import SITE
+
+    home, _, _ = folders.opened(folder, either=True)
+    path: Path = home / logs.LOG if (home / SITE).is_file() else folders.run_folder(home, name) / logs.LOG
+    entries = list(logs.read(path))
+    if not entries:
+        say(f"Nothing is logged in {path} yet.")
+    for entry in entries[-last:] if last else entries:
+        print(json.dumps(entry, ensure_ascii=False) if as_json else logs.words(entry))
+
+
+def stop(folder: o.Either) -> None:
+    """Stop the coordinator, or a site; what it holds on disk stays, and it can be started again."""
+    from coterie.deployment import folders
+
+    home, _, engine = folders.opened(folder, either=True)
+    running = _runs(engine, home)
+    engine.stop(home)
+    say(f"Stopped what ran in {home}." if running else f"Nothing runs in {home}.")
+
+
+def _runs(engine: Any, home: Path) -> bool:
+    """Whether anything runs in a folder."""
+    try:
+        return bool(engine.status(home).get("running"))
+    except CoterieError:  # it runs, and cannot be asked: its certificate may have ended
+        return True
+
+
+def _stay(process: Popen[bytes], engine: Any, home: Path, foreground: bool) -> None:
+    """Wait for the end of a process, or say how to end it."""
+    if not foreground:
+        say(f"Stop it with: coterie federation stop {shlex.quote(str(home))}")
+        return
+    try:
+        process.wait()
+    finally:
+        engine.stop(home)
+
+
+def _standing(found: dict[str, Any]) -> list[str]:
+    """The status for people."""
+    out = [f"Federation '{found['federation']}' over {found['engine']}: {'runs' if found['running'] else 'stopped'}."]
+    out += [f"Site '{name}': {state}." for name, state in found.get("sites", {}).items()]
+    out += [found["trouble"]] if found["trouble"] else []
+    if found["run"] is None:
+        return out
+    with fitting("What status.json says of the last run", "Run it again."):
+        return out + _of_run(found["run"], bool(found["running"]))
+
+
+def _of_run(run: dict[str, Any], running: bool) -> list[str]:
+    """Where a run stands, and who is not in it."""
+    if run["state"] == "running" and not running:
+        run = run | {"state": "cut short", "why": "run it again, and it goes on"}
+    why = f" ({run['why'].rstrip('.')})" if run.get("why") else ""
+    line = f"Run '{run['run']}': {run['state']}{why}, at exchange {run['exchange']}"
+    out = [f"{line}{', ' + run['work'] if run.get('work') else ''}."]
+    for site, reason in run.get("away", {}).items():
+        out.append(f"Takes no part: '{site}': {reason.rstrip('.')}.")
+    for site, what in run.get("missing", {}).items():
+        out.append(f"Missing: '{site}' since {what['since']} (exchange {what['exchange']}): {what['why'].rstrip('.')}.")
+    for site, reason in run.get("quarantined", {}).items():
+        out.append(f"Left out: '{site}': {reason.rstrip('.')}.")
+    return out
+
 
 app = Group(
     "One model for several owners of data, who keep their rows: over Flower or NVFlare, with certificates and keys."
@@ -13,13 +255,13 @@ for command, example in {
     setup.init: "heart --engine nvflare --site basel --site bern --host fed.example.org",
     setup.schema: "heart/sites/basel --category pain --unit chol=mg/dl",
     setup.identity: "heart/sites/basel basel.pub bern.pub chur.pub",
-    run.start_coordinator: "heart",
-    run.start_site: "heart/sites/basel",
-    run.check: "heart",
-    run.preview: "heart/sites/basel --formula 'disease ~ age' --method hierarchical",
-    run.status: "heart",
-    run.log: "heart/sites/basel",
-    run.stop: "heart",
+    start_coordinator: "heart",
+    start_site: "heart/sites/basel",
+    check: "heart",
+    preview: "heart/sites/basel --formula 'disease ~ age' --method hierarchical",
+    status: "heart",
+    log: "heart/sites/basel",
+    stop: "heart",
 }.items():
     name = command.__name__.replace("_", "-")
     app.command(name, epilog=f"Example: coterie federation {name} {example}")(command)  # type: ignore[type-var]

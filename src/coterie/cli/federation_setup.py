@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from coterie.cli.declared_options import assignments, flag, optional, own_option, place, takes
+from coterie.cli.fit_over_sites import SiteFolder
 from coterie.cli.outputs import check_folder
-from coterie.cli.sites import SiteFolder
 from coterie.cli.terminal import say, status
 from coterie.deployment.federation_toml import FEDERATION, SCHEMA, SITE, Config
 from coterie.errors import CoterieError

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from coterie.cli import advise, compare, data, federation, fit, methods, predict, report
+from coterie.cli import advise, data, federation, fit_and_compare, list_methods, predict_and_report
 from coterie.cli.outputs import OUTPUTS, interrupted
 from coterie.cli.terminal import Commands, complain
 from coterie.errors import CoterieError
@@ -21,12 +21,15 @@ from coterie.errors import CoterieError
 _SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 
 app = Commands(name="coterie", add_completion=False, rich_markup_mode="rich", context_settings=_SETTINGS)
-app.command(epilog=fit.EXAMPLE)(fit.fit)
-app.command(epilog=predict.EXAMPLE)(predict.predict)
-app.command(epilog=compare.EXAMPLE)(compare.compare)
-app.command(epilog=advise.EXAMPLE)(advise.advise)
-app.command(epilog=report.EXAMPLE)(report.report)
-app.command(epilog=methods.EXAMPLE)(methods.methods)
+for command, example in {
+    fit_and_compare.fit: 'students.csv --formula "mAch ~ cses" --client school --cluster sector --out model',
+    predict_and_report.predict: "model new_students.csv --interval 0.9 --out predictions.csv",
+    fit_and_compare.compare: 'students.csv --formula "mAch ~ cses" --client school --cluster sector',
+    advise.advise: 'students.csv --formula "mAch ~ cses" --client school --cluster sector',
+    predict_and_report.report: "model --out report.html",
+    list_methods.methods: "--model torch",
+}.items():
+    app.command(epilog=f"Example: coterie {command.__name__} {example}")(command)
 app.add_typer(federation.app, name="federation")
 app.add_typer(data.app, name="data")
 

@@ -1,4 +1,4 @@
-"""`coterie predict`: answer the rows of a table, and say which model answered."""
+"""`coterie predict` and `coterie report`: what a saved model answers, and its page."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 
 from coterie.cli import declared_options as o
 from coterie.cli.declared_options import Force, ModelPath, TablePath, load_model, new_file, own_option
-from coterie.cli.fit import what_was_read
-from coterie.cli.outputs import check_table, wrote
+from coterie.cli.fit_and_compare import what_was_read
+from coterie.cli.outputs import check_page, check_table, wrote
 from coterie.cli.terminal import say, status
 from coterie.errors import CoterieError, listed, nearest
 from coterie.results.fit_options import Prediction
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from coterie.results.fit_result import FitResult
     from coterie.results.model import Model
 
-EXAMPLE = "Example: coterie predict model new_students.csv --interval 0.9 --out predictions.csv"
 OPTIONS = o.flags(Prediction, "interval", "interval_of", "missing")
 
 Client = Annotated[
@@ -165,3 +164,16 @@ def beside(df: pd.DataFrame, columns: list[str], answers: pd.DataFrame) -> pd.Da
             name = f"{name} ({'table' if j else 'client'})"
         names.append(name)
     return pd.concat([df[columns].set_axis(names, axis=1), frame], axis=1)
+
+
+def report(
+    model: ModelPath,
+    out: Annotated[Path, new_file("--out", "FILE", "The page; it needs no network and no other file.")] = Path(
+        "report.html"
+    ),
+    force: Force = False,
+) -> None:
+    """Write the report of a saved model as one HTML page."""
+    check_page(out, [], force)
+    load_model(model).report(out)
+    say(f"Report: {out}")

@@ -20,7 +20,6 @@ from coterie.results.fit_options import Columns
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-EXAMPLE = "Example: coterie methods --model torch"
 _TABLE = "A table"
 COLUMNS = {
     name: o.optional(declared(Columns)[name], "") if name in o.NEEDED else o.flag(declared(Columns)[name])

@@ -1,4 +1,4 @@
-"""`coterie fit`: from a table to the best model for every client, with evidence."""
+"""`coterie fit` and `coterie compare`: from a table to the best model for every client, or the evidence alone."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from coterie.cli import declared_options as o
-from coterie.cli import nets, sites
+from coterie.cli import fit_and_compare_nets as nets
+from coterie.cli import fit_over_sites as sites
 from coterie.cli.declared_options import TABLES, Force, new_file, own_option, place
-from coterie.cli.outputs import check_folder, need_room, our_document, our_page
+from coterie.cli.outputs import check_folder, check_page, check_table, need_room, our_document, our_page, write_table
 from coterie.cli.terminal import say, status, width
 from coterie.deployment.federation_toml import LONGEST, is_federation
 from coterie.errors import CoterieError
@@ -25,16 +26,11 @@ if TYPE_CHECKING:
 
     from coterie.results.fit_result import FitResult
 
-EXAMPLE = 'Example: coterie fit students.csv --formula "mAch ~ cses" --client school --cluster sector --out model'
-
 TableOrConfig = Annotated[
     Path, typer.Argument(parser=place, metavar="ROWS", help=f"{TABLES}; a federation's folder; or a configuration.")
 ]
 OPTIONS = o.FIT | {"engine": o.ENGINE}
 """The arguments of :func:`coterie.fit` for a table by their names."""
-Out = Annotated[
-    Path | None, new_file("--out", "DIR", "Folder for the model and report.html; nothing is written without it.")
-]
 BytesPerUpdate = Annotated[
     int | None,
     own_option(
@@ -65,7 +61,9 @@ def fit(
     timeout: sites.RunTimeout = LONGEST,
     as_json: sites.RunJson = False,
     summary: Summary = False,
-    out: Out = None,
+    out: Annotated[
+        Path | None, new_file("--out", "DIR", "Folder for the model and report.html; nothing is written without it.")
+    ] = None,
     force: Force = False,
 ) -> None:
     """Find the best model for every client, and show that it is the best."""
@@ -89,6 +87,57 @@ def fit(
         show(result, out, force, run / "result", summary)
     elif out is not None:
         keep(result, out, force)
+
+
+@o.takes({name: one for name, one in OPTIONS.items() if name != "method"})
+def compare(
+    context: typer.Context,
+    table: TableOrConfig,
+    na_value: o.NaValue = None,
+    methods: nets.Methods = None,
+    report: nets.Report = None,
+    name: sites.RunName = None,
+    timeout: sites.RunTimeout = LONGEST,
+    as_json: sites.RunJson = False,
+    out: Annotated[
+        Path | None, new_file("--out", "FILE", "Write the comparison as .csv or .parquet, with all its columns.")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Compare the methods on held-out rows of every client; no model is kept."""
+    if out is not None:
+        check_table(out, inputs(table, context.params["network"]), force, "compare")
+    if report is not None:
+        check_page(report, [table], force)
+    kind = kind_of(context, table, {"out", "force", "methods", "report"})
+    if kind == "configuration" and of_nets(table):
+        found = nets.compare_nets(table, methods)
+        if out is not None:
+            write_table(found.table.reset_index(), out, "compare")
+        if report is not None:
+            from coterie.report.training_page import write_report
+
+            write_report(found, report)
+            say(f"Report: {report}")
+        return nets.need_finite(found)
+    if context.params["splits"] == 0:
+        raise CoterieError("A comparison needs at least one split.")
+    asked = nets.names(methods) or ["auto"]
+    over_sites = kind == "federation"
+    result = sites.run(context, table, asked)[1] if over_sites else fit_rows(context, kind, asked)
+    if result is None:
+        raise CoterieError("An objective of one's own has no comparison over sites: name a formula (--formula).")
+    if result.comparison.empty:
+        why = f"{result.reason} There is nothing to compare the methods on."
+        raise CoterieError(result.notes[-1] if over_sites else why)
+    if not as_json:
+        print_comparison(result)
+        say_notes(result)
+    if out is not None:
+        write_table(result.comparison.reset_index(), out, "compare")
+    if report is not None:
+        result.report(report)
+        say(f"Report: {report}")
 
 
 def show(result: FitResult, out: Path | None, force: bool, lies: Path | None = None, summary: bool = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from coterie.cli import sites
+from coterie.cli import fit_over_sites as sites
 from coterie.deployment import logs
 
 
