@@ -16,16 +16,13 @@ from coterie.methods.collaboration import options as collaboration
 from coterie.methods.collaboration.choose_collaborators import weights
 from coterie.methods.collaboration.gradient_metric import around_pooled
 from coterie.methods.collaboration.optimum import optimum
-from coterie.methods.local_training.whitening import in_standard_columns
-from coterie.methods.networks.objective import Prior, centred_columns
+from coterie.methods.networks.fit import set_up
+from coterie.methods.networks.lambda_path import Path, path
 from coterie.methods.networks.options import HELD_OUT, Asked
-from coterie.methods.networks.path import Path, path
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree import strengths
-from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.arrays import Floats
 from coterie.objectives.holdout import HeldOut
-from coterie.relations.parameter_layout import Layout
 from coterie.relations.strengths_by_labels import main_clients, weight_matrix
 from coterie.runs.run_table_method import block_size, client_losses, in_basis, objective, run
 
@@ -186,11 +183,6 @@ def clusterpath(
 ) -> Path:
     """The path of a network along lam; ``loss`` is of coefficients (n, p) in the units of the table."""
     fed = InProcess(objective(clients, problem.family), clients.clusters, ids=clients.ids)
-    graph = asked.similarity.network(fed, problem) if asked.edges is None else asked.edges
-    standard, to_table = in_standard_columns(fed, problem)
-    setup = prepare(standard, problem.tree, problem.family, problem.personal, problem.intercept)
-    layout, prior = Layout.columns(setup.p, problem.personal), Prior.of(graph, problem.family, own=setup.prior())
+    standard, to_table, setup, graph, how = set_up(fed, problem, asked)
     tell = None if loss is None else lambda theta: loss((theta * setup.unit) @ to_table.T)
-    centred = centred_columns(setup.mean, problem.personal, problem.intercept)
-    along: dict[str, Any] = {"centred": centred, "lam": lam, "steps": STEPS, "span": SPAN, "loss": tell, "kkt": kkt}
-    return path(standard, graph, asked.p, layout=layout, unit=setup.unit, prior=prior, **along)
+    return path(standard, graph, asked.p, **how, lam=lam, steps=STEPS, span=SPAN, loss=tell, kkt=kkt)

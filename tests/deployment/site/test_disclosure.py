@@ -26,7 +26,7 @@ from coterie.federation import work, work_name
 from coterie.methods import dp_sgd, fedavg
 from coterie.methods.clustered_l2gd.strong_convexity import send_constants
 from coterie.methods.groups.find import halved
-from coterie.methods.networks.spaces import embed, radii
+from coterie.methods.networks.client_embeddings import embed, radii
 from coterie.methods.registry import FITTED
 from coterie.methods.tree.penalised_tree import describe
 from coterie.objectives.clipped_gradients import clipped_gradients

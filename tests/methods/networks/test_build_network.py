@@ -7,7 +7,7 @@ import pytest
 
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
-from coterie.methods.networks import spaces
+from coterie.methods.networks import client_embeddings
 from coterie.methods.networks.build_network import Similarity
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics.arrays import pack
@@ -108,7 +108,7 @@ def test_distances_of_embeddings_are_maximum_mean_discrepancies():
     clients = [rng.normal(size=(30, 2)) + shift for shift in (0.0, 0.0, 1.0)]
     glm, width = of_rows(clients), 1.3
     fed = InProcess(glm)
-    scale = spaces.agree(fed)
+    scale = client_embeddings.agree(fed)
     z = [(c - scale.centre) * scale.unit for c in clients]
 
     def kernel(a, b):
@@ -125,8 +125,8 @@ def test_the_width_is_about_the_median_distance_of_rows():
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(2000, 6))
     fed = InProcess(of_rows(np.split(rows, 20)))
-    scale = spaces.agree(fed)
-    s = fed.total(spaces.radii, **scale.message)
+    scale = client_embeddings.agree(fed)
+    s = fed.total(client_embeddings.radii, **scale.message)
     z = (rows - scale.centre) * scale.unit
     want = np.median(np.linalg.norm(z[:1000] - z[1000:], axis=1))
     assert np.sqrt(2 * s["square"] / s["rows"]) == pytest.approx(want, rel=0.05)
@@ -163,7 +163,7 @@ def test_distances_of_features_are_those_of_shrunk_covariances():
     rng = np.random.default_rng(3)
     clients = [rng.normal(size=(n, 3)) @ rng.normal(size=(3, 3)) for n in (12, 7, 1, 4)]
     fed, S = InProcess(of_rows(clients)), own(clients, 2.5)
-    whole = spaces.gaussians(fed, 2.5)
+    whole = client_embeddings.gaussians(fed, 2.5)
     literal = {
         "frobenius": lambda A, B: np.linalg.norm(A - B),
         "log-euclidean": lambda A, B: np.linalg.norm(of_matrix(A, np.log) - of_matrix(B, np.log)),
@@ -186,7 +186,7 @@ def test_distances_of_features_are_those_of_shrunk_covariances():
 def test_roots_come_close_to_bures_wasserstein_distances():
     rng = np.random.default_rng(4)
     G = rng.normal(size=(200, 4, 3)) * 10.0 ** rng.uniform(-2, 1, size=(200, 1, 3))
-    clients = spaces.Gaussians(np.zeros((200, 0)), np.einsum("nab,ncb->nac", G, G) + 1e-6 * np.eye(4))
+    clients = client_embeddings.Gaussians(np.zeros((200, 0)), np.einsum("nab,ncb->nac", G, G) + 1e-6 * np.eye(4))
     z = clients.points("bures")
     i, j = np.triu_indices(200, 1)
     root, exact = np.linalg.norm(z[i] - z[j], axis=1), clients.bures()(i, j)
@@ -200,7 +200,7 @@ def test_candidates_of_roots_hold_nearly_all_neighbours_by_bures_wasserstein():
     fed = InProcess(of_rows(clients))
     network = similarity_network(fed, "feature", distance="bures", k=5, connected=False)
     i, j = np.divmod(np.arange(150**2), 150)
-    D = spaces.gaussians(fed).bures()(i, j).reshape(150, 150) + np.diag(np.full(150, np.inf))
+    D = client_embeddings.gaussians(fed).bures()(i, j).reshape(150, 150) + np.diag(np.full(150, np.inf))
     near = np.argsort(D, axis=1)[:, :5]
     want = {(min(a, b), max(a, b)) for a in range(150) for b in near[a]}
     assert len({tuple(e) for e in network.edges.tolist()} & want) >= 0.99 * len(want)
@@ -209,7 +209,7 @@ def test_candidates_of_roots_hold_nearly_all_neighbours_by_bures_wasserstein():
 def test_a_client_with_one_row_has_the_covariance_of_all():
     rng = np.random.default_rng(6)
     clients = [rng.normal(size=(n, 2)) * s for n, s in ((30, 1.0), (30, 3.0), (1, 1.0), (0, 1.0))]
-    g = spaces.gaussians(InProcess(of_rows(clients)))
+    g = client_embeddings.gaussians(InProcess(of_rows(clients)))
     np.testing.assert_allclose(g.S[2], g.S[3])
     z = g.points()
     assert np.linalg.norm(z[2] - z[0]) < np.linalg.norm(z[1] - z[0])
@@ -238,7 +238,7 @@ def test_a_column_that_differs_between_clients_only_counts_for_the_mean():
 
 def test_a_singular_covariance_has_no_logarithm():
     with pytest.raises(CoterieError, match="clients 1 are singular"):
-        spaces.Gaussians(np.zeros((2, 2)), np.array([np.eye(2), np.diag([1.0, 0.0])])).points()
+        client_embeddings.Gaussians(np.zeros((2, 2)), np.array([np.eye(2), np.diag([1.0, 0.0])])).points()
 
 
 # -- models
@@ -247,8 +247,8 @@ def test_a_singular_covariance_has_no_logarithm():
 def test_models_are_those_held_at_the_pooled_one():
     glm, clusters = table(rows=(2, 9))
     fed, it = InProcess(glm, clusters), problem(glm, clusters)
-    u = spaces.model_points(fed, it, prior=2.0)
-    _, metric = spaces.around_pooled(fed, it)
+    u = client_embeddings.model_points(fed, it, prior=2.0)
+    _, metric = client_embeddings.around_pooled(fed, it)
     H = np.linalg.inv(metric.preconditioner)
     for i in range(len(glm)):
         rows = slice(glm.starts[i], glm.stops[i])
@@ -263,7 +263,7 @@ def test_distances_of_models_are_differences_in_mean_loss():
     glm, clusters = table(rows=(20, 30))
     fed, it = InProcess(glm, clusters), problem(glm, clusters)
     z = points(fed, "model", problem=it)
-    _, metric = spaces.around_pooled(fed, it)
+    _, metric = client_embeddings.around_pooled(fed, it)
     i, j = metric.theta(z[3]), metric.theta(z[11])
     eta = glm.X @ (i - j)
     assert ((z[3] - z[11]) ** 2).sum() == pytest.approx(np.average(eta**2, weights=glm.weights), rel=1e-6)
@@ -273,7 +273,7 @@ def test_predictions_are_compared_on_shared_probes():
     glm, clusters = table("binomial", rows=(4, 9))
     fed, it = InProcess(glm, clusters), problem(glm, clusters)
     probes = np.random.default_rng(0).normal(size=(9, 3))
-    _, metric = spaces.around_pooled(fed, it)
+    _, metric = client_embeddings.around_pooled(fed, it)
     theta = metric.theta(points(fed, "model", problem=it))
     want = 1.0 / (1.0 + np.exp(-theta @ probes.T)) / 3.0
     asked = {"problem": it, "distance": "predictions", "probes": probes}
@@ -285,11 +285,11 @@ def test_probes_have_the_moments_of_all_rows_and_are_the_same_for_a_seed():
     rng = np.random.default_rng(8)
     rows = np.c_[np.ones(600), rng.normal(size=(600, 2)) @ np.array([[1.0, 0.5], [0.0, 2.0]]) + 3.0]
     fed = InProcess(of_rows(np.split(rows, 6)))
-    probes = spaces.draw_probes(fed, 20_000, seed=1)
+    probes = client_embeddings.draw_probes(fed, 20_000, seed=1)
     np.testing.assert_allclose(probes[:, 0], 1.0, atol=1e-6)
     np.testing.assert_allclose(probes.mean(axis=0), rows.mean(axis=0), atol=0.06)
     np.testing.assert_allclose(np.cov(probes.T), np.cov(rows.T, ddof=0), atol=0.12)
-    np.testing.assert_array_equal(probes[:5], spaces.draw_probes(fed, 5, seed=1))
+    np.testing.assert_array_equal(probes[:5], client_embeddings.draw_probes(fed, 5, seed=1))
 
 
 def test_models_find_groups_of_coefficients():
@@ -370,7 +370,7 @@ def test_spaces_that_clients_do_not_have():
 def test_covariances_are_packed_row_by_row():
     A = np.random.default_rng(0).normal(size=(3, 2, 2))
     S = A @ A.transpose(0, 2, 1)
-    g = spaces.covariances(pack(S), np.ones(3), 1e-9)
+    g = client_embeddings.covariances(pack(S), np.ones(3), 1e-9)
     np.testing.assert_allclose(np.linalg.eigvalsh(g), np.linalg.eigvalsh(S), rtol=1e-6)
 
 

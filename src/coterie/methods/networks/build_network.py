@@ -13,7 +13,13 @@ import numpy as np
 
 from coterie.errors import CoterieError, listed
 from coterie.federation import Federation
-from coterie.methods.networks.spaces import FEATURE_DISTANCES, MODEL_DISTANCES, data_points, gaussians, model_points
+from coterie.methods.networks.client_embeddings import (
+    FEATURE_DISTANCES,
+    MODEL_DISTANCES,
+    data_points,
+    gaussians,
+    model_points,
+)
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics.arrays import Floats
 from coterie.options import Declared, Option, check, of

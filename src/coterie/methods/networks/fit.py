@@ -11,14 +11,14 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods import local, pooled
-from coterie.methods.local_training.whitening import in_standard_columns
+from coterie.methods.local_training.whitening import InFrame, in_standard_columns
 from coterie.methods.networks.objective import NetworkObjective, Prior, centred_columns, derivatives
 from coterie.methods.networks.optimum import Optimum, lambda_max, optimum
 from coterie.methods.networks.options import HELD_OUT, Asked, Run
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, in_table
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.stepwise import trace_steps
-from coterie.methods.tree.penalised_tree import prepare
+from coterie.methods.tree.penalised_tree import Setup, prepare
 from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.objectives.constants import extreme_eigenvalues, hessians
 from coterie.objectives.mean_loss import sizes
@@ -50,13 +50,8 @@ def fit(
     if not len(problem.personal):
         raise CoterieError("All columns are shared, so there is nothing to tie along a network: use method 'pooled'.")
     everyone = pooled.fit(fed, problem)
-    graph = asked.similarity.network(fed, problem) if asked.edges is None else asked.edges
-    standard, to_table = in_standard_columns(fed, problem)
-    setup = prepare(standard, problem.tree, problem.family, problem.personal, problem.intercept)
-    layout = Layout.columns(setup.p, problem.personal)
-    prior = Prior.of(graph, problem.family, asked.lam == 0.0, setup.prior())
-    lam, how = float(asked.lam), dict[str, Any](layout=layout, unit=setup.unit, prior=prior)
-    how["centred"] = centred_columns(setup.mean, problem.personal, problem.intercept)
+    standard, to_table, setup, graph, how = set_up(fed, problem, asked, alone=asked.lam == 0.0)
+    lam, layout = float(asked.lam), how["layout"]
     best = optimum(standard, graph, lam, asked.p, solver=asked.solver, **how)
     about, theta, groups = _about(graph, asked, best), best.theta, best.groups
     if not run.exact:
@@ -72,6 +67,23 @@ def fit(
     own = in_table(replace(everyone, client=theta * setup.unit, client_cov=cov), to_table)
     alone: dict[str, Any] = {"client": own.client, "client_cov": own.client_cov, "info": {"network": about}}
     return replace(everyone, sigma2=sigma2, log_likelihood=None, **alone)
+
+
+def set_up(
+    fed: Federation, problem: GroupedProblem, asked: Asked, alone: bool = False
+) -> tuple[InFrame, Floats, Setup, Network, dict[str, Any]]:
+    """Rows in standard columns, what takes coefficients to the table's, their sums, the network and the objective.
+
+    The last are arguments of ``optimum`` and ``path``: layout, unit, prior and centred columns. Where clients are
+    ``alone``, each has the prior of those without neighbours.
+    """
+    graph = asked.similarity.network(fed, problem) if asked.edges is None else asked.edges
+    standard, to_table = in_standard_columns(fed, problem)
+    setup = prepare(standard, problem.tree, problem.family, problem.personal, problem.intercept)
+    how: dict[str, Any] = {"layout": Layout.columns(setup.p, problem.personal), "unit": setup.unit}
+    how["prior"] = Prior.of(graph, problem.family, alone, setup.prior())
+    how["centred"] = centred_columns(setup.mean, problem.personal, problem.intercept)
+    return standard, to_table, setup, graph, how
 
 
 def solved_end(
