@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from coterie.results.compare_fits import compare_fits
     from coterie.results.fit_result import FitResult
     from coterie.results.saved_results import load
+    from coterie.results.simulate import bootstrap
     from coterie.results.training_result import TrainingResult
     from coterie.runs.config_keys import Torch
 
@@ -33,6 +34,7 @@ _HOMES = {
     "Torch": "coterie.runs.config_keys",
     "TrainingResult": "coterie.results.training_result",
     "advise": "coterie.api_advise",
+    "bootstrap": "coterie.results.simulate",
     "compare": "coterie.api",
     "compare_fits": "coterie.results.compare_fits",
     "fit": "coterie.api",
@@ -51,6 +53,7 @@ __all__ = [
     "TrainingResult",
     "__version__",
     "advise",
+    "bootstrap",
     "compare",
     "compare_fits",
     "fit",

@@ -16,18 +16,23 @@ from coterie.results.predict import Nodes
 ORDER = {"isotropic": 0, "two": 1, "diagonal": 2, "full": 3}  # a structure holds those before it
 
 
-def compare_fits(*fits: Any) -> pd.DataFrame:
+def compare_fits(*fits: Any, bootstrap: int = 0, seed: int = 0) -> pd.DataFrame:
     """Likelihood-ratio tests of nested fits of the same rows, from the smallest to the largest.
 
     A variance cannot be below zero. Where the smaller fit lacks one variance, twice the difference of the
     log-likelihoods is a mixture of two chi-squared distributions in equal parts, with ``df`` and ``df - 1`` degrees of
-    freedom. Where it lacks several, the same mixture bounds ``p`` from above (Perlman 1969), and ``test`` says so.
+    freedom. Where it lacks several, the same mixture bounds ``p`` from above (Perlman 1969), and ``test`` says so;
+    ``bootstrap`` gives it exactly.
 
     Parameters
     ----------
     *fits : FitResult
         Two at least, of methods with a likelihood: "hierarchical", "single-cluster" and "pooled". Those with other
         fixed effects, and those beside "pooled", need ``reml=False``.
+    bootstrap : int, default 0
+        Outcomes that are drawn from each smaller fit, and fitted by both, for ``p`` without any approximation.
+    seed : int, default 0
+        Of these.
 
     Returns
     -------
@@ -58,6 +63,10 @@ def compare_fits(*fits: Any) -> pd.DataFrame:
         row |= {"chisq": nan, "df": nan, "p": nan, "test": ""}
     for row, (small, large) in zip(rows[1:], pairwise(fits[k] for k in order), strict=True):
         row |= likelihood_ratio(small, large)
+        if bootstrap:
+            from coterie.results.simulate import bootstrapped_ratio
+
+            row |= bootstrapped_ratio(small, large, row["chisq"], bootstrap, seed)
     return pd.DataFrame(rows).set_index("fit")
 
 

@@ -107,6 +107,35 @@ class Inference:
         """
         return summarise(self, need_level(level))
 
+    def simulate(self, n: int = 1, seed: int = 0, *, redraw: bool | None = None, table: Any = None) -> pd.DataFrame:
+        """Draw outcomes for the fitted rows from the fit.
+
+        Parameters
+        ----------
+        n : int, default 1
+            How many samples.
+        seed : int, default 0
+        redraw : bool, optional
+            Whether clients and clusters get new coefficients, drawn around the global ones, or keep those of the fit;
+            by default new ones where the method says how they differ.
+        table : DataFrame, optional
+            The table that was fitted, for a result that was loaded.
+
+        Returns
+        -------
+        DataFrame
+            A row for each fitted row, by its position in the table, and a column for each sample; weights of a
+            Gaussian outcome are precisions, other weights change nothing.
+
+        Raises
+        ------
+        CoterieError
+            Where there are no rows, or a table of others, and for ``redraw`` of a method without variances.
+        """
+        from coterie.results.simulate import simulate
+
+        return simulate(self, n, seed, redraw, table)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Summary:
