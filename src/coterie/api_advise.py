@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from coterie.deployment.federation_toml import is_federation
 from coterie.errors import CoterieError, listed
 from coterie.options import declared
 from coterie.results.advice import Advice
+from coterie.results.call_as_config import is_of_table
 from coterie.results.fit_options import Options
 from coterie.results.make_advice import advise_on_nets, advise_on_table, check_call
-from coterie.results.training_result import TrainingResult
+from coterie.runs.config import document
 from coterie.runs.config_keys import Torch
 
 
@@ -32,7 +33,7 @@ def advise(
     prior: Any = "auto",
     splits: int | None = None,
     test_fraction: float = 0.25,
-    seed: int | Sequence[int] = 0,
+    seed: int | Sequence[int] | None = None,
     order_by: str | None = None,
     split_by: str | None = None,
     offset: str | None = None,
@@ -72,8 +73,9 @@ def advise(
     splits : int, optional
         Repeated splits inside each client for what is measured, by default 5, over sites 1; 0 measures nothing.
     test_fraction : float, default 0.25
-    seed : int or, for nets, sequence of int, default 0
-        Of the splits; nets are trained for each seed, and three or more give intervals of every client.
+    seed : int or, for nets, sequence of int, optional
+        Of the splits, by default 0, or that of the federation; nets are trained for each seed, and three or more give
+        intervals of every client.
     order_by, split_by : str, optional
         Test on each client's latest rows by a column (one split), or keep rows with the same value on one side; a
         federation's sites hold out rows by the seed alone.
@@ -104,12 +106,13 @@ def advise(
     arguments = dict(locals())
     for name in ("rows", "model", "net"):
         del arguments[name]
-    if isinstance(model, Torch) or (model is None and str(rows).endswith(".toml")):
+    if isinstance(model, Torch) or (model is None and (isinstance(rows, Mapping) or str(rows).endswith(".toml"))):
         given = api.given_in(advise, arguments)
-        need_none([name for name in ("collaborators", "within", "prior") if name in given], "a formula")
-        found = api.compared(rows, model, methods="auto", **given, **net)
-        if not isinstance(found, TrainingResult):
+        sections = None if model is not None or given else rows if isinstance(rows, Mapping) else document(rows)
+        if sections and is_of_table(sections):
             raise CoterieError("A configuration of a table gives no advice: give the table, and the formula.")
+        need_none([name for name in ("collaborators", "within", "prior") if name in given], "a formula")
+        found: Any = api.compared(rows, model, methods="auto", **given, **net)
         return advise_on_nets(found.evidence)
     need_none([*net], "coterie.Torch")
     if not isinstance(model, str):
@@ -122,8 +125,8 @@ def advise(
         raise CoterieError("A formula needs client: name the column that says whose row it is.")
     if engine != "auto":
         raise CoterieError("Advice on a table is worked out in this process: leave engine out.")
-    how: dict[str, Any] = {"test_fraction": test_fraction, "seed": seed, "order_by": order_by, "split_by": split_by}
-    how["splits"] = declared(Options)["splits"].default if splits is None else splits
+    how: dict[str, Any] = {"test_fraction": test_fraction, "order_by": order_by, "split_by": split_by}
+    how["seed"], how["splits"] = seed or 0, declared(Options)["splits"].default if splits is None else splits
     asked, held_out = check_call(model, levels, family, prior, collaborators, within, missing, **how)
     if isinstance(rows, (str, Path)):
         if files.local(rows).is_dir():

@@ -59,6 +59,30 @@ def test_a_comparison_over_sites_is_that_of_one_table(place):
     np.testing.assert_allclose(there["loss_clients"], here["loss_clients"][there.index], rtol=1e-10)
 
 
+DRAWN = {"async-l2gd": {"steps": 40, "batch": 3}, "fedavg": {"rounds": 3, "B": 3, "C": 0.5}}
+
+
+@pytest.mark.parametrize("seed", [{}, {"seed": 7}])
+@pytest.mark.parametrize("method", DRAWN)
+def test_rows_and_coins_are_drawn_by_the_seed_of_the_rounds_or_of_the_call(place, method, seed):
+    asked = {"method": method, "seed": 3, "rounds": DRAWN[method] | seed, "splits": 0}
+    asked |= {"gamma": 1.0} if method == "async-l2gd" else {}
+    there, here = coterie.fit(place, FORMULA, **asked), coterie.fit(together(), FORMULA, "site", **asked)
+    pd.testing.assert_frame_equal(there.client_coefficients, here.client_coefficients, rtol=1e-9)
+    other = coterie.fit(together(), FORMULA, "site", **asked | {"rounds": DRAWN[method] | {"seed": 8}})
+    assert not np.allclose(here.client_coefficients, other.client_coefficients, rtol=1e-9)
+
+
+def test_advice_without_a_seed_has_that_of_the_federation(place):
+    for home in (place / "coordinator", *(place / "sites").iterdir()):
+        text = (home / "federation.toml").read_text()
+        (home / "federation.toml").write_text(
+            "seed = 5\n" + "".join(line for line in text.splitlines(keepends=True) if not line.startswith("seed"))
+        )
+    assert coterie.advise(place, FORMULA, splits=1).settings["seed"] == 5
+    assert coterie.advise(place, FORMULA, splits=1, seed=3).settings["seed"] == 3
+
+
 ADVICE = {"splits": 3, "seed": 3, "collaborators": 2}
 
 

@@ -292,6 +292,19 @@ def test_a_file_is_its_table_and_what_has_no_advice_says_why(table, tmp_path):
         coterie.advise("nets.toml", seed=3)
 
 
+def test_a_configuration_of_a_table_gives_no_advice_before_any_work(table, monkeypatch):
+    monkeypatch.setattr("coterie.api.compared", None)
+    made = coterie.fit(table, "y ~ x1", "client", splits=0, method="pooled").config()
+    with pytest.raises(CoterieError, match=names("configuration table advice formula")):
+        coterie.advise(made)
+
+
+def test_a_file_of_a_configuration_of_a_table_gives_none_either(table, tmp_path):
+    (tmp_path / "table.toml").write_text('[data]\nsource = "none.csv"\n[model]\nformula = "y ~ x"\n')
+    with pytest.raises(CoterieError, match=names("configuration table advice formula")):
+        coterie.advise(str(tmp_path / "table.toml"))
+
+
 def test_a_net_is_told_which_method_is_best_and_for_whom():
     """Three clients whose classes are turned, and three like each other: a model of one's own against one for all."""
     rng = np.random.default_rng(0)

@@ -141,7 +141,7 @@ class Options:
     split_by: Annotated[
         str | None, Option("Keep rows with the same value, such as a person's, on one side of a split.", **_BY)
     ] = None
-    seed: Annotated[int, Option("Of the splits.", **_EVIDENCE)] = 0
+    seed: Annotated[int, Option("Of the splits, and of what methods over rounds draw.", **_EVIDENCE)] = 0
     strengths: dict[str, Any] = field(default_factory=dict)
     order: Any = None
     groups: Any = None
@@ -190,6 +190,12 @@ class Options:
     def rounds_of(self, name: str) -> dict[str, Any]:
         """Options over rounds of a method, where several may be compared."""
         return self.rounds if self.each is None else {FITTED[name].length: self.each}
+
+    def drawn(self, name: str) -> dict[str, Any]:
+        """The same with the seed of the call, which is also that of rows and coins where no other is given."""
+        if not (FITTED[name].rounds and self.seed) or self.engine.get("seed") is not None:
+            return self.rounds_of(name)
+        return {"seed": self.seed} | self.rounds_of(name)
 
     @property
     def has_prior(self) -> bool:

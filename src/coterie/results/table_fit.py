@@ -94,7 +94,7 @@ class Fitting:
     ) -> tuple[Estimates, dict[str, float]]:
         """One method on some of the rows, and what it cost; ``intervals``: they are wanted."""
         hold = self.options.hold.inside(self.clients, clients)
-        options = self.options.learning | {"rounds": self.options.rounds_of(name), "intervals": intervals}
+        options = self.options.learning | {"rounds": self.options.drawn(name), "intervals": intervals}
         if (corrected := FITTED[name].corrected) is not None:
             options["rounds"] = resolved(clients, problem, options["rounds"], corrected, hold)
         tried: list[tuple[float, float]] = []
@@ -160,7 +160,7 @@ class Fitting:
             return None, default if asked == "auto" else asked, ""
         fits = {n: lambda train, n=n: self.fit(n, problem, train)[0] for n in names}
         held = [n for n in names if FITTED[n].corrected is not None and options.has_prior]
-        alike = {n: lambda train, n=n: run_alone(n, train, problem, {"rounds": options.rounds_of(n)}) for n in held}
+        alike = {n: lambda train, n=n: run_alone(n, train, problem, {"rounds": options.drawn(n)}) for n in held}
         evidence = all_splits(each_split(clients, problem.family, fits, options.hold, counted(clients, options), alike))
         if not evidence.weight.sum() > 0:
             return None, default if asked == "auto" else asked, "No client has a row to spare for a test."

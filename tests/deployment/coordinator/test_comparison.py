@@ -84,8 +84,8 @@ def test_a_baseline_over_hospitals_is_compared_with_the_other(tmp_path):
 
 OVER_ROUNDS = {
     "single-cluster": {"covariance": "isotropic"},
-    "ditto": {"rounds": {"rounds": 2, "seed": 3}},
-    "group-models": {"rounds": {"rounds": 2, "seed": 3}},
+    "ditto": {"rounds": {"rounds": 2, "B": 4}},
+    "group-models": {"rounds": {"rounds": 2, "B": 4, "seed": 5}},
     "similarity-network": {"network": {"k": 3, "lam": 0.5}},
 }
 

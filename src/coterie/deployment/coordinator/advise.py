@@ -36,7 +36,7 @@ def advise(fed: Remote, program: RunConfig, schema: Schema, opened: Callable[...
     `pooled` alone; notes say which site, and why.
     """
     task = program.task
-    _, options, design = settled(program, schema, fed.seed)
+    _, options, design = settled(program, schema, program.seed or 0)
     found, _, mean, _ = identifiability.problem(fed, design.terms, options.family, ())
     if task.get("weights"):  # relative to their mean, which no site knows
         fed, opened = opened("weighed", mean_weight=mean), partial(opened, mean_weight=mean)

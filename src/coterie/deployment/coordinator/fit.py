@@ -57,7 +57,7 @@ def fit(
     ``secure`` says that sums are masked. A CoterieError says what all rows together cannot identify.
     """
     start, task = perf_counter(), program.task
-    given, options, design = settled(program, schema, fed.seed)
+    given, options, design = settled(program, schema, program.seed or 0)
     found, shared, mean, spread = identifiability.problem(fed, design.terms, options.family, options.shared)
     feds = [fed]
     if task.get("weights"):  # relative to their mean, which no site knows
@@ -135,9 +135,7 @@ class Asked:
     ) -> Asked:
         """By its name, of the options of a call."""
         method = FITTED[name]
-        every = options.learning | dict(strengths) | {"rounds": options.rounds_of(name)}
-        if method.rounds:
-            every["rounds"] = {"seed": options.seed} | every["rounds"]
+        every = options.learning | dict(strengths) | {"rounds": options.drawn(name)}
         if method.corrected is not None:
             every["rounds"] = resolved(clients, problem, every["rounds"], method.corrected, options.hold)
         if options.network is not None:

@@ -179,7 +179,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
             transport,
             run=f"{home.name}.{part}" if part else home.name,
             task=program.asked(schema) | task,
-            seed=program.seeded(config),
+            seed=program.drawn(config),
             policy=policy(config.policy),
             journal=home / JOURNAL / part,
             watch=watch,
@@ -197,9 +197,9 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
         return
     with fitting(f"The journal of run '{home.name}'", "Run again under another name.") if went else nullcontext():
         if program.fits:
-            schema = schema_of(folder)
+            schema, seeded = schema_of(folder), replace(program, seed=program.seeded(config))
             if program.program == ADVISE:
-                said = advise(fed, program, schema, opened, bool(config.secure)).document()
+                said = advise(fed, seeded, schema, opened, bool(config.secure)).document()
                 write_durable(home / RESULT / ADVICE, [json.dumps(plain(said), ensure_ascii=False).encode()])
                 return
 
@@ -210,7 +210,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
                     call.setdefault("evidence", {})["splits"] = program.options["splits"]
                 replace(result, call=call).save(home / RESULT)
 
-            fit(fed, program, schema, save, opened, secure=bool(config.secure))
+            fit(fed, seeded, schema, save, opened, secure=bool(config.secure))
         else:
             _save(home / RESULT, _trained(fed, program, config))
 

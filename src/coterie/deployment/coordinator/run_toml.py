@@ -68,6 +68,11 @@ class RunConfig:
         """Its seed, or the federation's."""
         return config.seed if self.seed is None else self.seed
 
+    def drawn(self, config: Config) -> int:
+        """The seed by which sites draw rows: that of the rounds, where they have one of their own."""
+        rounds = self.options.get("rounds") if self.fits else None
+        return int(rounds["seed"]) if isinstance(rounds, dict) and "seed" in rounds else self.seeded(config)
+
     def asked(self, schema: Schema | None) -> dict[str, Any]:
         """The task as it is sent to the sites."""
         if "factory" in self.task:
