@@ -78,6 +78,7 @@ def fit(  # type: ignore[misc]
     reml: bool = True,
     cluster_variance: str = "common",
     residual: str = "common",
+    quadrature: int | None = None,
     gamma: Any = None,
     lam: Any = None,
     alpha: Any = None,
@@ -168,6 +169,9 @@ def fit(  # type: ignore[misc]
         "own" gives each finest cluster its own client variances.
     residual : {"common", "by-client"}, default "common"
         One residual variance, or one for each client (Gaussian).
+    quadrature : int, optional
+        Points of adaptive Gauss-Hermite quadrature (lme4's ``nAGQ``), for classes and counts of clients that differ in
+        one term; 1 is Laplace's approximation, which all others have. By default 25 where clients have few rows.
     gamma, lam, alpha : float, sequence of float (a grid), or mapping from labels (of lam from levels, too), optional
         Strengths that are given instead of learned: of the ties of clients to their cluster (gamma) and of clusters to
         their parent (lam, or alpha in the paper's other form); solved exactly, as the method "given-strengths". The
@@ -220,9 +224,9 @@ def compared(rows: Any, *arguments: Any, methods: str | Sequence[str], **options
 
 _BELONGS = {
     **dict.fromkeys(("cluster", "family", "covariance", "splits", "order_by", "split_by", "reml"), "a formula"),
-    **dict.fromkeys(("cluster_variance", "residual", "gamma", "lam", "alpha", "offset", "weights"), "a formula"),
+    **dict.fromkeys(("cluster_variance", "residual", "quadrature", "gamma", "lam", "alpha"), "a formula"),
     **dict.fromkeys(("group", "personal", "partition", "privacy"), "coterie.Torch"),
-    "missing": "a formula",
+    **dict.fromkeys(("offset", "weights", "missing"), "a formula"),
 }
 """Options that say nothing of the other kind of model."""
 _INSTEAD = {"cluster": "say group for a net", "group": "say cluster for a table", "personal": "say which are shared"}

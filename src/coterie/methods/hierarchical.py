@@ -20,6 +20,12 @@ from coterie.methods.tree.variance_uncertainty import explore
 from coterie.methods.tree.variances import State, Variances
 from coterie.relations.covariance import STRUCTURES, Structure
 
+NO_QUADRATURE = (
+    "Quadrature is for clients that differ in one term, in one level: here the variances are learned by Laplace's "
+    "approximation."
+)
+POINTS, FEW_ROWS = 25, 30.0  # of quadrature where it is not asked for, and of clients that have it then
+
 
 def fit(
     fed: Federation,
@@ -28,6 +34,7 @@ def fit(
     reml: bool = True,
     own: bool = False,
     residual: str = "common",
+    quadrature: int | None = None,
     intervals: bool = False,
 ) -> Estimates:
     """Learn the variances and solve the tree under them.
@@ -37,11 +44,14 @@ def fit(
     their means. A structure that is named is one of the columns as they are; only "full" does not depend on where a
     column has its zero. For a Gaussian outcome, likelihood is restricted where ``reml``, and ``residual`` may be
     "by-client": a residual variance for each, learned after the structure of D is chosen. ``own``: every finest cluster
-    has its own client variances. ``intervals``: covariances have what the uncertainty of the variances adds.
+    has its own client variances. ``quadrature``: points for integrals over clients that stray in one direction, 1 for
+    Laplace's approximation; by default many where a client has few rows. ``intervals``: covariances have what the
+    uncertainty of the variances adds.
     """
     reml = reml and problem.family.has_dispersion
     about = problem.tree, problem.family, problem.personal, problem.intercept, problem.basis
     setup = prepare(fed, *about)
+    setup = replace(setup, points=quadrature_points(quadrature, problem, setup.rows / len(fed.clients)))
     tried: dict[str, float] = {}
     runs: dict[str, tuple[Variances, State]] = {}
     # members of the finest level that is learned
@@ -77,6 +87,7 @@ def fit(
     info |= {"iterations": state.iteration, "reml": reml, "own": own, "rows": int(setup.rows)}
     learned = sum(g * len(structure) for g, structure in zip(search.groups, search.structures, strict=True))
     info["parameters"] = setup.p + learned + int(problem.family.has_dispersion)
+    info |= of_integrals(setup, quadrature)
     if problem.single_rows:
         info["straying"] = problem.straying.tolist()
     if (
@@ -90,6 +101,23 @@ def fit(
         fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
         info |= {"residual": residual, "status": state.status}
     return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + in_table_units(setup, reml), info=info)
+
+
+def quadrature_points(asked: int | None, problem: GroupedProblem, rows: float) -> int:
+    """Of the integrals over clients' deviations: 1 unless each has one, in a GLM, and nothing else strays.
+
+    By itself for clients of few ``rows`` in the mean, for which Laplace's approximation is rough.
+    """
+    if problem.family.is_quadratic or len(problem.straying) != 1 or max(problem.tree.sizes) > 1:
+        return 1
+    return asked or (POINTS if rows < FEW_ROWS else 1)
+
+
+def of_integrals(setup: Setup, asked: int | None) -> dict[str, Any]:
+    """How clients' deviations were integrated out, and a sentence where it was asked for otherwise."""
+    if setup.family.has_dispersion:
+        return {}
+    return {"quadrature": setup.points, "approximation": [NO_QUADRATURE] * ((asked or 1) > setup.points)}
 
 
 def in_table_units(setup: Setup, reml: bool) -> float:

@@ -12,7 +12,7 @@ from coterie.methods.method import EVERYTHING, STEPS, STRENGTHS, TRAINED_ON_ROWS
 if TYPE_CHECKING:
     from coterie.methods.problem_and_estimates import GroupedProblem
 
-LEARNING = ("covariance", "reml", "own", "residual")
+LEARNING = ("covariance", "reml", "own", "residual", "quadrature")
 _LEARNS: dict[str, Any] = {"takes": (*LEARNING, "intervals"), "learns": True}
 _FLAT: dict[str, Any] = {"flat": True, "clustered": True}
 _SHRINKS: dict[str, Any] = {"takes": STRENGTHS + LEARNING, "learns": True, "asked": True}

@@ -95,6 +95,16 @@ class Options:
     reml: Annotated[
         bool, Option("Learn variances by restricted or by full maximum likelihood (Gaussian only).", group="The model")
     ] = True
+    quadrature: Annotated[
+        int | None,
+        Option(
+            "Points of adaptive Gauss-Hermite quadrature, for classes and counts of clients that differ in one term; 1 "
+            "is Laplace's approximation. By default 25 where clients have few rows.",
+            low=1,
+            high=100,
+            group="The model",
+        ),
+    ] = None
     gamma: Annotated[
         Any,
         Option(
@@ -165,6 +175,8 @@ class Options:
             raise CoterieError(f"The {self.family} family has no residual variance: leave residual out.")
         if not (self.reml or family_named(self.family).has_dispersion):
             raise CoterieError(f"reml changes nothing for the {self.family} family: leave it out.")
+        if self.quadrature is not None and family_named(self.family).has_dispersion:
+            raise CoterieError(f"The {self.family} family's likelihood is known exactly: leave quadrature out.")
         for name in ("order_by", "split_by", "test_fraction"):
             if self.splits == 0 and self.is_given(name):
                 raise CoterieError(f"{name} changes nothing where splits is 0: ask for a split, or leave it out.")
@@ -213,7 +225,9 @@ class Options:
     def unheeded(self, methods: Collection[str]) -> list[str]:
         """A sentence for each option that is given and that none of the methods takes."""
         given = [
-            name for name in ("covariance", "reml", "cluster_variance", "residual", "shared") if self.is_given(name)
+            name
+            for name in ("covariance", "reml", "cluster_variance", "residual", "quadrature", "shared")
+            if self.is_given(name)
         ]
         found = []
         for name in [*given, *self.strengths]:
@@ -232,7 +246,8 @@ class Options:
     def learning(self) -> dict[str, Any]:
         """Options of methods that learn variances."""
         own = self.cluster_variance == "own"
-        return {"covariance": self.covariance, "reml": self.reml, "own": own, "residual": self.residual}
+        kept = ("covariance", "reml", "residual", "quadrature")
+        return {name: getattr(self, name) for name in kept} | {"own": own}
 
 
 @dataclass(frozen=True)

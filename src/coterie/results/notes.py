@@ -191,6 +191,7 @@ def after(
             notes.append(f"{who} do not differ in {_names(zero)}: the variance is zero.")
         if nodes > 1 and (singular := _singular(D, where, terms)):
             notes.append(f"{who}: {singular}")
+    notes += fitted.info.get("approximation", [])
     if fitted.info.get("status") == "stopped":
         notes.append("The search for the variances ended where rounding allows no further decrease of the deviance.")
     return notes

@@ -16,6 +16,7 @@ from coterie.numerics import tree_fold
 from coterie.numerics.arrays import Bools, Floats, Ints, full
 from coterie.objectives.constants import expand_glm
 from coterie.objectives.mean_loss import OVERFLOW, encode_loss, overflowed
+from coterie.objectives.quadrature import integrals
 from coterie.relations.uncertainty import with_added
 
 Reply = dict[str, Any]
@@ -83,11 +84,13 @@ def fold_messages(
     client_scale: Floats | None = None,
     free: bool = False,
     prior: Floats | None = None,
+    points: int = 1,
 ) -> Reply:
     """Each client's quadratic in its cluster's parameters, its own deviation minimised (and integrated) out at w.
 
     ``client_scale`` (m,) multiplies L; a client where it is infinite stands alone, held by ``|prior @ theta|^2``
-    (``Setup.prior``). A client whose numbers overflow at w sends no quadratic, and ``OVERFLOW`` for its value.
+    (``Setup.prior``). A client whose numbers overflow at w sends no quadratic, and ``OVERFLOW`` for its value. With
+    ``points`` of quadrature, of the one L of all, its value and ``logdet`` are the integral's, which has slopes.
     """
     client_scale = free_scale(site, z, free, client_scale)
     L, which = client_factors(site, L, client_scale)
@@ -103,11 +106,29 @@ def fold_messages(
             w[len(w) // 2 :, z] = -(w[len(w) // 2 :] @ prior.T) @ own.T
         modes = site.objective.modes(unit, L, which, z, w, parent, site.state["u"])
         site.state["A"], site.state["b"], value, site.state["u"] = modes
+        if points > 1:
+            more, site.state["slopes"] = _integrals(site, unit, z, L, w[parent], points)
+            value = value + more
     A1, b1, drop, logdet = fold(site, L, which, z, alone, prior)
     value = value - drop if family.is_quadratic else value
     if (over := overflowed(A1, b1, value, logdet)).any():
         A1[over], b1[over], logdet[over], value = 0.0, 0.0, 0.0, np.where(over, OVERFLOW, value)
     return {"A": A1, "b": b1, "value": value, "logdet": logdet}
+
+
+def _integrals(site: Site, unit: Floats, z: Ints, L: Floats, above: Floats, points: int) -> tuple[Floats, Floats]:
+    """``quadrature.integrals`` at the clients' modes u; only one direction of L is not zero."""
+    ell, k = single_direction(L)
+    size, theta = np.zeros(len(unit)), above.copy()
+    size[z] = ell
+    theta += np.outer(u := site.state["u"][:, k], size)
+    return integrals(site.objective, unit, size, theta, u, points)
+
+
+def single_direction(L: Floats) -> tuple[Floats, int]:
+    """The one direction (q,) in which all stray, at one standard deviation, and its place among those of L."""
+    k = int(np.argmax(np.abs(L[0]).sum(axis=0)))
+    return L[0][:, k], k
 
 
 @work

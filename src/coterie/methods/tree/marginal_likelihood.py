@@ -3,7 +3,8 @@
 ``theta_i = w_c(i) + L_client u``, ``w_j = w + L_cluster u``, ``u ~ N(0, I)``. One sweep up the tree gives the deviance
 (-2 log-likelihood), one sweep down its gradient: a node's score for ``D = LL'`` is ``A1 - A1 C A1 - g g'/sigma^2``
 (``tree_fold.scores``). Gaussian variances are relative to sigma^2, which is profiled out like w. Otherwise w is given,
-and the deviance is Laplace's, ``2 F(u^) + log|H(u^)|``; its gradient follows u^ through the third derivatives.
+and the deviance is Laplace's, ``2 F(u^) + log|H(u^)|``; its gradient follows u^ through the third derivatives. Where
+clients have one deviation each and there is nothing above them but w, it may be quadrature's (``Setup.points``).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Any
 import numpy as np
 from scipy.linalg import block_diag
 
-from coterie.federation import Federation, PerCluster, Site, require_all_replies, work
-from coterie.methods.tree.client_work import Reply, client_factors
+from coterie.federation import Federation, PerCluster, Site, Sums, require_all_replies, work
+from coterie.methods.tree.client_work import Reply, client_factors, single_direction
 from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, solve
 from coterie.methods.tree.sweep import SMALL, Positions, node_factors, place, sweep_down, sweep_up
 from coterie.numerics import tree_fold
-from coterie.numerics.arrays import Bools, Floats, Ints, full
+from coterie.numerics.arrays import Bools, Floats, Ints, full, pack
 from coterie.relations.covariance import Structure, guarded_inverse, information
 
 
@@ -105,6 +106,15 @@ def score(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, delta: Floats, s
     return {"expected": expected, "observed": observed, "square": expected**2}
 
 
+@work
+def integral_score(site: Site, z: Ints, L: Floats, w: Floats, C: Floats) -> Reply:
+    """The same as far as the quadratics at the modes go, and the integrals' slopes (see ``fold_messages``)."""
+    L, which = client_factors(site, L)
+    A, b = site.state["A"], site.state["b"]
+    expected, observed = tree_fold.scores(A, b, b[:0], L, which, z, w, C, 0.0 * w, site.clusters, 1.0)
+    return {"expected": expected, "observed": observed, "square": expected**2, "slopes": site.state["slopes"]}
+
+
 def gaussian(fed: Federation, setup: Setup, L: list[Floats], reml: bool) -> tuple[float, Solution, float]:
     """Profiled deviance at L (one exchange), the solved tree, and sigma^2."""
     s = solve(fed, setup, L)
@@ -156,6 +166,8 @@ def slopes(
     """
     at = sweep_down(setup.tree, s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
     sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(L[0]), "w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
+    if setup.points > 1:
+        return _integral_slopes(setup, L[0], at, require_all_replies(fed.total(integral_score, **sent)))
     swept, moved = s.swept, Positions([np.zeros_like(a) for a in at.at], at.cov, [])
     if not setup.family.is_quadratic:
         a = require_all_replies(fed.total(leverage, by="cluster", unit=setup.unit, **sent))["a"]
@@ -171,6 +183,22 @@ def slopes(
         scores.append((e, o, e**2, np.ones(len(e))))
     root = full(s.swept.A[-1][0]) @ at.at[-1][0]
     return scores, swept.b[-1][0] - 2.0 * (s.swept.b[-1][0] - root)
+
+
+def _integral_slopes(setup: Setup, L: Floats, at: Positions, sums: Sums) -> tuple[Scores, Floats]:
+    """Those of quadrature: the observed part is what gives its slope along the one direction of L.
+
+    Where L is next to zero, clients' losses are quadratics as far as it reaches, and the part stays as it is.
+    """
+    expected, observed, square = (sums[name][None] for name in ("expected", "observed", "square"))
+    ell = single_direction(L)[0]
+    if ell @ full(expected[0]) @ ell > 1e-8 * sums.count:
+        more = ell @ full(expected[0] - observed[0]) @ ell - 0.5 * float(sums["slopes"][0])
+        observed = observed + more * pack(np.outer(ell, ell)) / (ell @ ell) ** 2
+    scores = [(expected, observed, square, np.array([float(sums.count)]))]
+    w = at.at[-1][0]
+    scores += [(np.zeros_like(expected),) * 3 + (np.ones(1),) for _ in setup.tree.parents]
+    return scores, sums["slopes"][1:] + 2.0 * setup.root_prior @ w
 
 
 def _node_scores(

@@ -81,6 +81,7 @@ class Setup:
     basis: Basis | None = None
     # (p, p), takes what is solved for to standard units of the table, with the intercept at the columns' means
     standard: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    points: int = 1  # of quadrature over clients' deviations; 1 is Laplace's approximation
 
     def prior(self, client: bool = True) -> Floats | None:
         """P (q, p), where ``|P theta|^2`` holds a client (or a cluster) that stands alone; None where nothing need be.
@@ -237,6 +238,8 @@ def solve(
     if setup.family.is_quadratic:
         return _squares(fed, setup, L, root, extra)
     prior, root_prior = setup.prior(client=False), setup.root_prior
+    if root is not None and setup.points > 1:  # clients' deviations are integrated out, not minimised
+        extra["points"] = setup.points
     here = start or place(setup.tree, np.zeros(setup.p) if root is None else root, L[1:], setup.z)
     best, base, t, last = np.inf, here, 1.0, np.inf
     solution: Solution | None = None

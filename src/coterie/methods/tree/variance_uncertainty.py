@@ -192,7 +192,7 @@ def _point(setup: Setup, L: list[Floats], s: Solution, turn: Floats) -> Point:
 def _many_rows(fed: Federation, search: Deviance) -> bool:
     """Whether the finest that stray have so many rows that Laplace's likelihood has its w where the joint mode is."""
     members = len(fed.clients) if len(search.structures[0]) else search.setup.tree.sizes[0]
-    return search.setup.rows >= MANY_ROWS * members * len(search.setup.z)
+    return search.setup.points == 1 and search.setup.rows >= MANY_ROWS * members * len(search.setup.z)
 
 
 def _turn(fed: Federation, search: Deviance, L: list[Floats], s: Solution) -> Floats:
