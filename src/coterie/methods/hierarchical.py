@@ -66,14 +66,13 @@ def fit(
                 partial(search.init, fed, *start)
                 for start in variances.search_starts(covariance, setup, problem.intercept)
             ]
-        parameters = sum(g * len(s) for g, s in zip(search.groups, search.structures, strict=True))
-        expected = len(starts) * variances.expected_seconds(parameters, setup, members)
+        expected = len(starts) * variances.expected_seconds(search.parameters, setup, members)
         ends = [
             variances.run_to_end(search.run(fed, start()), name, expected * (k == 0)) for k, start in enumerate(starts)
         ]
         state = min(ends, key=lambda end: end.deviance)
         state = zero_small_variances(fed, search, state)
-        tried[name] = state.deviance + parameters * float(np.log(members))
+        tried[name] = state.deviance + search.parameters * float(np.log(members))
         runs[name] = search, state
     search, state = runs[min(tried, key=lambda name: tried[name])]
     logs = 0.0
@@ -85,8 +84,7 @@ def fit(
     fitted = collect(fed, setup, s, L, sigma2, unsure=unsure)
     info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
     info |= {"iterations": state.iteration, "reml": reml, "own": own, "rows": int(setup.rows)}
-    learned = sum(g * len(structure) for g, structure in zip(search.groups, search.structures, strict=True))
-    info["parameters"] = setup.p + learned + int(problem.family.has_dispersion)
+    info["parameters"] = setup.p + search.parameters + int(problem.family.has_dispersion)
     info |= of_integrals(setup, quadrature)
     if problem.single_rows:
         info["straying"] = problem.straying.tolist()

@@ -43,6 +43,11 @@ class Deviance:
         """How many factors each level has."""
         return [self.setup.tree.sizes[0] if self.own else 1] + [1] * len(self.setup.tree.parents)
 
+    @property
+    def parameters(self) -> int:
+        """How many standard deviations there are."""
+        return sum(g * len(structure) for g, structure in zip(self.groups, self.structures, strict=True))
+
     def factors(self, x: Floats) -> tuple[list[Floats], Floats]:
         """L of the clients and of each level (groups, q, q), and what is left of x: w, or nothing."""
         L, at = [], 0

@@ -116,7 +116,7 @@ class Variances(Deviance):
         """A step of the first iterations is taken in variances, where the deviance is closest to a quadratic."""
         x = state.x + d
         if state.iteration < self.scoring:
-            a = sum(g * len(s) for g, s in zip(self.groups, self.structures, strict=True))
+            a = self.parameters
             sd = state.x[:a]
             ratio = np.divide(d[:a], sd, out=np.zeros(a), where=sd != 0.0)
             x[:a] = np.where(sd != 0.0, sd * np.sqrt(np.clip(1.0 + 2.0 * ratio, 0.04, 25.0)), x[:a])
