@@ -88,11 +88,7 @@ def fit(
     info |= of_integrals(setup, quadrature)
     if problem.single_rows:
         info["straying"] = problem.straying.tolist()
-    if (
-        problem.intercept is not None
-        and problem.intercept in problem.personal
-        and (covariance == "auto" or search.structures[0].name == "full")
-    ):
+    if problem.intercept in problem.personal and (covariance == "auto" or search.structures[0].name == "full"):
         info["centred"] = {"intercept": problem.intercept, "means": mean_weights(setup, problem.intercept)}
     if residual == "by-client" and problem.family.has_dispersion:
         each = require_all_replies(fed.ask(variances.residual_variance))["v"] * sigma2
@@ -126,7 +122,7 @@ def in_table_units(setup: Setup, reml: bool) -> float:
     return units - (setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if setup.family.has_dispersion else 0.0))
 
 
-def mean_weights(setup: Setup, intercept: int) -> list[float]:
+def mean_weights(setup: Setup, intercept: int | None) -> list[float]:
     """How often each coefficient counts in a client's model at the means: the intercept once, shared columns not."""
     means = np.zeros(setup.p)
     means[setup.z] = (setup.mean / setup.units)[setup.z]
