@@ -175,7 +175,7 @@ def test_a_wrong_import_is_seen(name: str, code: str) -> None:
             "from coterie.federation import Federation\nfrom . import y\nfrom ..numerics.keyed_random import keys",
         ),
         ("objectives/deep/objective.py", "import torch"),
-        ("deployment/flower/transport.py", "from flwr.app import Message\nfrom coterie.engines import base"),
+        ("deployment/flower/app.py", "from flwr.app import Message\nfrom coterie.engines import base"),
         ("results/fit_result.py", "from coterie import __version__"),
         ("cli/main.py", "from coterie.errors import CoterieError"),
         ("papers/registry.py", "from coterie.cli import terminal\nfrom . import outcome\nimport matplotlib"),

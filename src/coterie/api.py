@@ -17,6 +17,7 @@ from coterie.data.prepare_table import prepare
 from coterie.data.table import Table, as_name, as_names
 from coterie.data.table_files import read_table
 from coterie.deployment import federated_fit
+from coterie.deployment.coordinator.run_toml import comparing
 from coterie.deployment.federation_toml import is_federation
 from coterie.errors import CoterieError, listed
 from coterie.evidence.splits import split_keys
@@ -267,7 +268,7 @@ def _over_sites(folder: Any, model: Any, given: dict[str, Any], methods: Sequenc
     for name in ("cluster", "shared"):
         given |= {name: list(as_names(name, given[name]))} if name in given else {}
     if methods is not None:
-        given |= federated_fit.comparing(methods) | given
+        given |= comparing(methods) | given
     result = federated_fit.fit(folder, model, given)
     if methods is not None and result.comparison.empty:
         raise CoterieError(result.notes[-1])

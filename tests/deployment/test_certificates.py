@@ -17,7 +17,7 @@ pytest.importorskip("cryptography")
 from cryptography import x509
 
 from coterie.deployment import certificates
-from coterie.deployment.nvflare import workspaces
+from coterie.deployment.nvflare import provisioning
 from coterie.errors import CoterieError
 
 
@@ -122,10 +122,10 @@ def test_handshakes_that_failed_lately_are_counted(tmp_path):
     def line(ago, what):
         return f"{datetime.now() - timedelta(seconds=ago)} - asyncio - DEBUG - {what}\n"
 
-    assert workspaces.refused(tmp_path) == ""
-    log = tmp_path / workspaces.REFUSED
+    assert provisioning.refused(tmp_path) == ""
+    log = tmp_path / provisioning.REFUSED
     log.write_text(line(900, "refused: old") + line(6, "connection from x") + line(5, "refused: it hung up"))
-    assert workspaces.refused(tmp_path) == ""  # of who asks whether it listens
+    assert provisioning.refused(tmp_path) == ""  # of who asks whether it listens
     log.write_text(log.read_text() + "damaged - refused: \n" + line(1, "refused: unknown ca."))
-    assert workspaces.refused(tmp_path).startswith("2 handshakes failed")
-    assert "(unknown ca)" in workspaces.refused(tmp_path)
+    assert provisioning.refused(tmp_path).startswith("2 handshakes failed")
+    assert "(unknown ca)" in provisioning.refused(tmp_path)

@@ -11,6 +11,7 @@ import pytest
 import coterie
 from coterie.deployment import federated_fit, folders
 from coterie.deployment.coordinator import run
+from coterie.deployment.coordinator.run_toml import program_of_call
 from coterie.errors import CoterieError
 from tests.cli.harness import coterie as command
 from tests.deployment.sites import FORMULA, build, tables, transport
@@ -136,7 +137,7 @@ SLIPS = [
         lambda place: coterie.compare(place, FORMULA, methods=["ditto", "apfel"]),
         "no method 'apfel' Did you mean 'apfl'",
     ),
-    (lambda place: federated_fit.program(FORMULA, {"method": "a:b", "reml": False}), "reml is for methods rounds"),
+    (lambda place: program_of_call(FORMULA, {"method": "a:b", "reml": False}), "reml is for methods rounds"),
 ]
 
 

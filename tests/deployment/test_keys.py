@@ -11,8 +11,8 @@ pytest.importorskip("cryptography")
 
 from coterie.deployment import certificates
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.flower import processes_and_runs as flower
-from coterie.deployment.flower.serve import UNSIGNED
+from coterie.deployment.flower import operator_commands as flower
+from coterie.deployment.flower.supervisor import UNSIGNED
 from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from coterie.deployment import processes
-from coterie.deployment.flower.serve import environment
+from coterie.deployment.flower.supervisor import environment
 from coterie.deployment.processes import Child, tend
 from coterie.errors import CoterieError
 

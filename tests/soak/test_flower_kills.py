@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from coterie.deployment.flower import processes_and_runs as flower
+from coterie.deployment.flower import operator_commands as flower
 from coterie.errors import CoterieError
 from tests.deployment.flower.deployed import deployed
 
@@ -25,11 +25,11 @@ VICTIMS = {  # what the command of the process says, and where it runs
     "superlink": ("flower-superlink", "coordinator"),
     "program": ("flwr-serverapp", "coordinator"),
     "starter of programs": ("flower-superexec", "coordinator"),
-    "coordinator": ("flower.serve coordinator", "coordinator"),
+    "coordinator": ("flower.supervisor coordinator", "coordinator"),
     "supernode": ("flower-supernode", "sites/a"),
     "client": ("flwr-clientapp", "sites/a"),
     "starter of clients": ("flower-superexec", "sites/b"),
-    "site": ("flower.serve site", "sites/b"),
+    "site": ("flower.supervisor site", "sites/b"),
 }
 
 

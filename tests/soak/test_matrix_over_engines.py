@@ -46,7 +46,7 @@ def test_a_cell_runs_over_actors_as_in_one_process(name, model):
 def federation(tmp_path_factory):
     """Three sites of NVFlare with four schools each, started once."""
     pytest.importorskip("nvflare")
-    from coterie.deployment.nvflare import processes_and_runs as nvflare
+    from coterie.deployment.nvflare import operator_commands as nvflare
 
     root, table = tmp_path_factory.mktemp("flare"), schools()
     with socket.socket() as probe:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 from coterie.deployment.coordinator.run import PATIENT
-from coterie.deployment.nvflare import processes_and_runs, workspaces
+from coterie.deployment.nvflare import operator_commands, provisioning
 from tests.deployment.nvflare.deployed import deployed
 
 pytestmark = [
@@ -25,8 +25,8 @@ def strike(place, folder, job, run, rng):
     """Kill the parent or the job's process of a folder at a random moment of a run, and start the parent again."""
     place.wait_for(run, int(rng.integers(0, 40)))
     time.sleep(rng.uniform(0.0, 0.3))
-    parent = processes_and_runs.parent(folder / workspaces.WORKSPACE)
-    victims = [p for p in processes_and_runs.found(folder / workspaces.WORKSPACE) if (p != parent) == job]
+    parent = operator_commands.parent(folder / provisioning.WORKSPACE)
+    victims = [p for p in operator_commands.found(folder / provisioning.WORKSPACE) if (p != parent) == job]
     for victim in victims[-1:]:
         os.kill(victim, 9)
     if not job:

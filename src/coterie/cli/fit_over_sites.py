@@ -80,7 +80,7 @@ OPTIONS |= {
 
 def program(context: typer.Context, **defaults: Any) -> dict[str, Any]:
     """What ``run.toml`` says, of the options that a command was given; ``defaults`` stand below them."""
-    from coterie.deployment import federated_fit
+    from coterie.deployment.coordinator.run_toml import program_of_call
 
     params, objective = context.params, context.params.get("objective")
     given = o.given(context)
@@ -94,7 +94,7 @@ def program(context: typer.Context, **defaults: Any) -> dict[str, Any]:
         made = o.assignments("--objective-option", params["objective_option"])
         objective = {"factory": objective, "options": made}
     said = {name: value for name, value in o.arguments(params).items() if name in given and name in OPTIONS}
-    return federated_fit.program(said.pop("formula", None), defaults | said, objective)
+    return program_of_call(said.pop("formula", None), defaults | said, objective)
 
 
 def run(context: typer.Context, folder: Path, methods: list[str] | None = None) -> tuple[Path, FitResult | None]:
@@ -102,7 +102,8 @@ def run(context: typer.Context, folder: Path, methods: list[str] | None = None) 
 
     Where ``methods`` are to be compared, rows are held out once if nothing is said of that.
     """
-    from coterie.deployment.federated_fit import comparing, result_in
+    from coterie.deployment.coordinator.run_toml import comparing
+    from coterie.deployment.federated_fit import result_in
 
     there = carried(context, folder, program(context, **({} if methods is None else comparing(methods))))
     return there, result_in(there)

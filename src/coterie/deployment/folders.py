@@ -24,7 +24,7 @@ _PACKAGES = {"flower": "flwr", "nvflare": "nvflare"}
 
 
 def engine(name: str) -> Any:
-    """``coterie.deployment.<name>.processes_and_runs``; a CoterieError names the extra where it is not installed.
+    """``coterie.deployment.<name>.operator_commands``; a CoterieError names the extra where it is not installed.
 
     The module has functions of folders, those of a coordinator or a site but for ``init``: ``init(folder, config)``
     writes certificates, keys and settings of a federation, and keeps what is there; ``start_coordinator(folder)``,
@@ -38,7 +38,7 @@ def engine(name: str) -> Any:
         raise CoterieError(
             f"The engine '{name}' needs {package}, which is not installed: pip install 'coterie[{name}]'."
         )
-    return import_module(f"coterie.deployment.{name}.processes_and_runs")
+    return import_module(f"coterie.deployment.{name}.operator_commands")
 
 
 def coordinator(folder: str | Path) -> Path:

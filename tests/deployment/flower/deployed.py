@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.flower import processes_and_runs as flower
+from coterie.deployment.flower import operator_commands as flower
 from coterie.deployment.processes import free_port
 from coterie.deployment.site.site_toml import Member
 from coterie.engines import InProcess
@@ -79,7 +79,7 @@ class Deployed:
 def deployed(root, sites=("a", "b"), days=365.0):
     """A deployment whose programs find the app in this folder."""
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(HERE)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *([before] if before else [])])
     found = Deployed(root, sites, days)
     try:
         yield found

@@ -8,7 +8,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from coterie.deployment.flower.transport import FlowerTransport, client_app
+from coterie.deployment.flower.app import FlowerTransport, client_app
 
 
 def travelled(value):

@@ -75,7 +75,7 @@ def program(transport, folder: Path, run: str) -> None:
 
 
 def client():
-    from coterie.deployment.flower.transport import client_app
+    from coterie.deployment.flower.app import client_app
 
     return client_app(end)
 

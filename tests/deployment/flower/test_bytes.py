@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from coterie.deployment.flower import processes_and_runs as flower
+from coterie.deployment.flower import operator_commands as flower
 from coterie.deployment.processes import free_port
 from tests.deployment.flower.deployed import deployed
 

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("flwr")
 
 from coterie.deployment import certificates
-from coterie.deployment.flower import processes_and_runs as flower
-from coterie.deployment.flower.serve import environment, program
+from coterie.deployment.flower import operator_commands as flower
+from coterie.deployment.flower.supervisor import environment, program
 from coterie.deployment.processes import free_port
 from coterie.errors import CoterieError
 from tests.deployment.flower.deployed import deployed

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.nvflare import processes_and_runs as nvflare
-from coterie.deployment.nvflare import workspaces
+from coterie.deployment.nvflare import operator_commands as nvflare
+from coterie.deployment.nvflare import provisioning
 from coterie.engines import InProcess
 from coterie.engines.checkpoint_and_journal import read_durable
 
@@ -96,18 +96,18 @@ class Deployed:
         for process in self.processes:
             process.wait(10.0)
         for folder in (*map(self.site, self.sites), self.coordinator):
-            assert nvflare.found(folder / workspaces.WORKSPACE) == []
+            assert nvflare.found(folder / provisioning.WORKSPACE) == []
 
     def log(self, folder):
-        return "".join(p.read_text(errors="replace") for p in sorted((folder / workspaces.WORKSPACE).glob("*.txt")))
+        return "".join(p.read_text(errors="replace") for p in sorted((folder / provisioning.WORKSPACE).glob("*.txt")))
 
 
 @contextmanager
 def deployed(root, sites=("a", "b"), start=True):
     """A running deployment whose members have the classes of ``collab_standin``."""
-    before, classes = os.environ.get("PYTHONPATH"), list(workspaces.CLASSES)
+    before, classes = os.environ.get("PYTHONPATH"), list(provisioning.CLASSES)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *([before] if before else [])])
-    workspaces.CLASSES.append("collab_standin.")
+    provisioning.CLASSES.append("collab_standin.")
     found = Deployed(root, sites)
     try:
         if start:
@@ -117,7 +117,7 @@ def deployed(root, sites=("a", "b"), start=True):
         try:
             found.stop()
         finally:
-            workspaces.CLASSES[:] = classes
+            provisioning.CLASSES[:] = classes
             os.environ.pop("PYTHONPATH")
             if before is not None:
                 os.environ["PYTHONPATH"] = before

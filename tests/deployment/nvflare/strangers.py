@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from coterie.deployment.nvflare import processes_and_runs as nvflare
-from coterie.deployment.nvflare import workspaces
+from coterie.deployment.nvflare import operator_commands as nvflare
+from coterie.deployment.nvflare import provisioning
 
 
 def greet(config, root=None, pair=None, text=b"GET /f3 HTTP/1.1\r\n\r\n"):
@@ -42,7 +42,7 @@ def of_another_authority(deployed, folder, name):
 
 def unknown(deployed, name):
     """A site whose certificate is of our authority, but that the coordinator's configuration does not know."""
-    workspaces.provision(
+    provisioning.provision(
         deployed.root, deployed.config.name, deployed.config.host, deployed.config.port, [*deployed.sites, name]
     )
     deployed.config.write(deployed.site(name))
@@ -51,10 +51,12 @@ def unknown(deployed, name):
 
 def expired(deployed, folder, name):
     """A site of ours whose certificate ended yesterday."""
-    shutil.copytree(deployed.site(name) / workspaces.WORKSPACE / "startup", folder / workspaces.WORKSPACE / "startup")
-    shutil.copytree(deployed.site(name) / workspaces.WORKSPACE / "local", folder / workspaces.WORKSPACE / "local")
+    shutil.copytree(
+        deployed.site(name) / provisioning.WORKSPACE / "startup", folder / provisioning.WORKSPACE / "startup"
+    )
+    shutil.copytree(deployed.site(name) / provisioning.WORKSPACE / "local", folder / provisioning.WORKSPACE / "local")
     deployed.config.write(folder)
-    startup = folder / workspaces.WORKSPACE / "startup"
+    startup = folder / provisioning.WORKSPACE / "startup"
     (state,) = (deployed.root / "authority").glob("*/state/cert.json")
     saved = json.loads(state.read_text())
     authority = x509.load_pem_x509_certificate(saved["root_cert"].encode())

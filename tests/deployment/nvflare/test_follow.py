@@ -10,7 +10,7 @@ pytest.importorskip("nvflare")
 
 from coterie.deployment import logs
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.nvflare import processes_and_runs as nvflare
+from coterie.deployment.nvflare import operator_commands as nvflare
 from coterie.deployment.nvflare import server_session
 from coterie.deployment.nvflare.job import LOCK, Outcome, sole
 from coterie.deployment.nvflare.transport import JobEndedError
@@ -61,7 +61,7 @@ def test_a_job_that_a_site_has_lost_is_ended_and_another_goes_on(tmp_path, monke
     server = Jobs(run)
     monkeypatch.setattr(nvflare, "_CHECK", 0.05)
     monkeypatch.setattr(nvflare, "parent", lambda workspace: 1)
-    monkeypatch.setattr(nvflare.workspaces, "console", lambda folder: folder)
+    monkeypatch.setattr(nvflare.provisioning, "console", lambda folder: folder)
     monkeypatch.setattr(nvflare, "ServerSession", lambda folder: server)
     nvflare.carry_out(tmp_path, "r", 20.0, lambda *_: None, lambda *_: None)
     assert server.aborted == ["job1"] and server.submitted == 2

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.nvflare import processes_and_runs as nvflare
+from coterie.deployment.nvflare import operator_commands as nvflare
 from coterie.engines.retry_and_quorum import BelowQuorum
 from coterie.errors import CoterieError
 from tests.messages import names

@@ -10,8 +10,8 @@ pytest.importorskip("nvflare")
 
 from coterie.deployment import logs
 from coterie.deployment.coordinator.run import PATIENT
-from coterie.deployment.nvflare import processes_and_runs as nvflare
-from coterie.deployment.nvflare import workspaces
+from coterie.deployment.nvflare import operator_commands as nvflare
+from coterie.deployment.nvflare import provisioning
 from coterie.engines.retry_and_quorum import BelowQuorum
 from tests.contract.cases import CASES
 from tests.deployment.nvflare import strangers
@@ -35,7 +35,7 @@ def test_every_row_of_the_suite_as_a_real_job(tmp_path):
 
 def test_strangers_are_refused_and_logged_and_the_run_goes_on(tmp_path):
     with deployed(tmp_path / "ours", ("north", "south")) as place:
-        log = place.coordinator / workspaces.WORKSPACE / workspaces.REFUSED
+        log = place.coordinator / provisioning.WORKSPACE / provisioning.REFUSED
         homes = [
             strangers.of_another_authority(place, tmp_path / "theirs", "north"),
             strangers.expired(place, tmp_path / "old", "north"),
@@ -49,7 +49,7 @@ def test_strangers_are_refused_and_logged_and_the_run_goes_on(tmp_path):
             # A client with a certificate of another authority trusts ours as little, and hangs up first.
             assert "it hung up" in log.read_text()
             assert nvflare.status(place.coordinator)["sites"] == {"north": "online", "south": "online"}
-            jobs = [p for p in (homes[2] / workspaces.WORKSPACE).iterdir() if (p / "app_ghost").exists()]
+            jobs = [p for p in (homes[2] / provisioning.WORKSPACE).iterdir() if (p / "app_ghost").exists()]
             assert jobs == []
         finally:
             for home in homes:
@@ -62,7 +62,7 @@ def test_bytes_in_the_ledger_are_on_the_wire(tmp_path):
     with deployed(tmp_path, sites, start=False) as place:
         proxy = Counting((place.config.host, place.config.port))
         for site in sites:
-            path = place.site(site) / workspaces.WORKSPACE / "startup" / "fed_client.json"
+            path = place.site(site) / provisioning.WORKSPACE / "startup" / "fed_client.json"
             path.write_text(path.read_text().replace(f":{place.config.port}", f":{proxy.port}"))
         place.start()
 
@@ -103,7 +103,7 @@ def test_a_site_that_stays_away_ends_the_run_resumably_or_is_done_without(tmp_pa
 def strike(place, run, name, again):
     """Kill all processes of a site at some exchange of a run, and start it again at once or not."""
     place.wait_for(run, 7)
-    for process in nvflare.found(place.site(name) / workspaces.WORKSPACE):
+    for process in nvflare.found(place.site(name) / provisioning.WORKSPACE):
         os.kill(process, 9)
     if again:
         place.start(place.site(name))
@@ -124,5 +124,5 @@ def test_a_site_killed_in_a_run_is_waited_for_no_longer_than_it_takes_to_come_ba
             else:
                 with pytest.raises(BelowQuorum, match="Not connected: north"):
                     place.run(run, 200.0, whole=True, cases=["own-40-3"], pause=0.1, policy=policy)
-                assert nvflare.found(place.site("north") / workspaces.WORKSPACE) == []
+                assert nvflare.found(place.site("north") / provisioning.WORKSPACE) == []
             killer.join(60.0)

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.nvflare import processes_and_runs, workspaces
+from coterie.deployment.nvflare import operator_commands, provisioning
 from coterie.deployment.nvflare.job import CoordinatorJob, SiteJob
 from coterie.deployment.nvflare.server_session import ServerSession
 
@@ -40,10 +40,10 @@ def test_a_killed_site_that_nvflare_still_calls_connected_is_not_online(tmp_path
     assert ServerSession(tmp_path).answering() == {"basel", "chur"}
     assert limits[0] < 10.0 and limits[1:] == [0.0]
     Config("heart", "nvflare", sites=sites).write(tmp_path)
-    (tmp_path / workspaces.CONSOLE).mkdir()
-    monkeypatch.setattr(processes_and_runs, "parent", lambda workspace: 1)
-    monkeypatch.setattr(workspaces, "console", lambda folder: folder)
-    found = processes_and_runs.status(tmp_path)["sites"]
+    (tmp_path / provisioning.CONSOLE).mkdir()
+    monkeypatch.setattr(operator_commands, "parent", lambda workspace: 1)
+    monkeypatch.setattr(provisioning, "console", lambda folder: folder)
+    found = operator_commands.status(tmp_path)["sites"]
     assert {name: found[name] for name in ("basel", "chur", "davos")} == {
         "basel": "online", "chur": "online", "davos": "offline"
     }  # fmt: skip

@@ -1,7 +1,8 @@
-"""What ``runs/<id>/run.toml`` says: methods by name, a program of its owner's, or a check, and what it takes."""
+"""What ``runs/<id>/run.toml`` says: a method by name, a program of its owner's, or a check; and so of a call."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -11,14 +12,20 @@ from coterie import files
 from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import RUN, Config
 from coterie.deployment.schema import Schema
-from coterie.errors import CoterieError, nearest
+from coterie.errors import CoterieError, listed, nearest
+from coterie.evidence.comparison import BASELINES
+from coterie.families import DEFAULT
 from coterie.imports import marks_work
 from coterie.methods.groups.evaluation import held_loss
 from coterie.methods.method import TRAINED_ON_ROWS, Method
 from coterie.methods.registry import FITTED, METHODS
-from coterie.options import Option, check
+from coterie.options import Option, check, declared
+from coterie.results.fit_options import Columns, Options
 
 CHECK, COMPARE, ADVISE = "check", "compare", "advise"
+_ROWS_TOGETHER = ("order_by", "split_by")
+_TASK = (*(name for name in declared(Columns) if name != "formula"), "family")
+_OPTIONS = [name for name in declared(Options) if name not in (*_TASK, *_ROWS_TOGETHER, "method", "seed")]
 
 
 def _known(name: str) -> str:
@@ -92,6 +99,70 @@ def _works(method: Method) -> list[str]:
         mine = (made.__module__ for made in method.method_class.__mro__)
         found += [f"{next(filter(marks_work, mine))}:", f"{held_loss.__module__}:"]
     return found
+
+
+def program_of_call(
+    formula: str | None, given: Mapping[str, Any], objective: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What ``run.toml`` says, of those arguments of :func:`coterie.fit` that are given.
+
+    ``objective`` stands for a table: the ``factory`` that makes a site's, and its ``options``. A method is "auto", a
+    name, or module:function. A CoterieError names what is missing, and what sites do not take.
+    """
+    for name in [name for name in _ROWS_TOGETHER if name in given]:
+        raise CoterieError(f"Over sites there is no {name}: sites hold out rows by the seed alone.")
+    method, rounds = given.get("method", "auto"), given.get("rounds")
+    several: dict[str, Any] = {"methods": list(given["methods"])} if "methods" in given else {}
+    if several and isinstance(rounds, int) and given.get("main") is None:
+        several["rounds"], rounds = rounds, None
+    if rounds is not None and not isinstance(rounds, Mapping):
+        rounds = {FITTED[method].length if method in FITTED else "rounds": rounds}
+    rounds = files.plain(dict(rounds or {}) | ({} if given.get("main") is None else {"main": given["main"]}))
+    options = {name: files.plain(given[name]) for name in _OPTIONS if name in given and name != "rounds"}
+    task: dict[str, Any] = {name: given[name] for name in _TASK if name in given}
+    if objective is not None:
+        if formula is not None or task:
+            raise CoterieError(
+                "--objective stands for a table: leave out --formula, --family and the names of columns."
+            )
+        if method == "auto":
+            raise CoterieError("Which method trains the objective? Name one with --method, such as fedavg.")
+        task = dict(objective)
+    elif formula is None:
+        raise CoterieError("Say what is modelled: add --formula 'outcome ~ columns', or --objective module:function.")
+    else:
+        task = {"formula": formula, "family": DEFAULT, "missing": "error"} | task
+    if several:
+        method, options = COMPARE, options | several
+    if method == "auto":
+        method = "given-strengths" if "gamma" in given else "hierarchical"
+    if objective is not None or ":" in method:
+        if options:
+            raise CoterieError(
+                f"{listed(options)} {'is' if len(options) == 1 else 'are'} for methods on a formula, not for "
+                f"'{method}': "
+                "give its options by rounds (--rounds NAME=VALUE)."
+            )
+        options = rounds
+    elif rounds:
+        options["rounds"] = rounds
+    seed = {"seed": given["seed"]} if "seed" in given else {}
+    return {"program": method, **seed, "task": task, "options": options}
+
+
+def comparing(methods: Sequence[str]) -> dict[str, Any]:
+    """Arguments of a call that compares: one split, and the methods beside `local` and `pooled`, always in."""
+    found = [name for name in dict.fromkeys(methods) if name not in BASELINES]
+    if len(found) > 1 or "all" in found:
+        return {"splits": 1, "methods": found}
+    return {"splits": 1, "method": next(iter([*found, *methods]), "auto")}
+
+
+def advice_asked(formula: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``run.toml`` says of advice, of the arguments of :func:`coterie.advise`; by default one split is made."""
+    rounds = {name: given[name] for name in ("collaborators", "within", "prior") if given.get(name) is not None}
+    kept = {name: value for name, value in given.items() if name not in rounds and value not in (None, (), [])}
+    return program_of_call(formula, {"splits": 1} | kept | {"method": ADVISE, "rounds": rounds})
 
 
 def digest(folder: Path, run_id: str) -> str:

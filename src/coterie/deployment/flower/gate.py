@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from coterie.deployment.flower.serve import UNSIGNED
+from coterie.deployment.flower.supervisor import UNSIGNED
 
 FLEET = re.compile(r"/v1/fleet/[a-z-]+")
 _DROPPED = {b"host", b"connection", b"transfer-encoding", b"keep-alive", b"upgrade"}  # of one connection alone

@@ -1,7 +1,7 @@
 """What a Flower coordinator or site runs: its processes, started again when they are killed, until it is told to stop.
 
-Run as ``python -m coterie.deployment.flower.serve coordinator|site FOLDER``;
-:mod:`coterie.deployment.flower.processes_and_runs` does so.
+Run as ``python -m coterie.deployment.flower.supervisor coordinator|site FOLDER``;
+:mod:`coterie.deployment.flower.operator_commands` does so.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from coterie.deployment import certificates, processes
 from coterie.deployment.coordinator.run_toml import digest
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.logs import AGAIN, RunLog
-from coterie.deployment.nvflare import workspaces
+from coterie.deployment.nvflare import provisioning
 from coterie.deployment.nvflare.job import LOCK, CoordinatorJob, Outcome, SiteJob, held
 from coterie.deployment.nvflare.server_session import AwayError, ServerSession
 from coterie.deployment.nvflare.transport import JobEndedError
@@ -49,16 +49,16 @@ def init(folder: Path, config: Config) -> None:
 
     What it keeps to sign certificates of sites that join later is in ``authority/``.
     """
-    workspaces.provision(folder.resolve(), config.name, config.host, config.port, config.sites)
+    provisioning.provision(folder.resolve(), config.name, config.host, config.port, config.sites)
 
 
 def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
     """Start the server in a coordinator's folder, and wait until it listens."""
-    workspace, config = folder.resolve() / workspaces.WORKSPACE, Config.read(folder)
+    workspace, config = folder.resolve() / provisioning.WORKSPACE, Config.read(folder)
     if parent(workspace) is None:
         processes.need_free_port(config.port, _FREE)  # a server that was killed a moment ago may still hold it
     certificates.need_valid(workspace / "startup/server.crt")
-    workspaces.settle(workspace)
+    provisioning.settle(workspace)
     process = start(workspace)
     if not processes.await_ready(process, partial(processes.listens, config.host, config.port), _START):
         stop(folder)
@@ -68,8 +68,8 @@ def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
 
 def start_site(folder: Path) -> subprocess.Popen[bytes]:
     """Start the client in a site's folder; it connects by itself, and again after the server was away."""
-    workspace = folder.resolve() / workspaces.WORKSPACE
-    workspaces.settle(workspace)
+    workspace = folder.resolve() / provisioning.WORKSPACE
+    provisioning.settle(workspace)
     return start(workspace)
 
 
@@ -78,11 +78,11 @@ def need_trust(folder: Path) -> None:
 
     At a coordinator that is also said of handshakes that failed in the last minutes.
     """
-    workspace, config = folder.resolve() / workspaces.WORKSPACE, Config.read(folder)
+    workspace, config = folder.resolve() / provisioning.WORKSPACE, Config.read(folder)
     startup = workspace / "startup"
     if (own := startup / "server.crt").exists():
         certificates.need_valid(own)
-        if refused := workspaces.refused(workspace):
+        if refused := provisioning.refused(workspace):
             raise CoterieError(refused)
     else:
         certificates.need_valid(own := startup / "client.crt")
@@ -130,19 +130,19 @@ def _roles(workspace: Path) -> list[tuple[bool, int]]:
 
 def stop(folder: Path) -> None:
     """End all processes of a coordinator's or site's folder, within about ten seconds."""
-    processes.end(partial(found, folder.resolve() / workspaces.WORKSPACE), _ENDING)
+    processes.end(partial(found, folder.resolve() / provisioning.WORKSPACE), _ENDING)
 
 
 def status(folder: Path) -> dict[str, Any]:
     """What runs in a folder; jobs have "job_id", "job_name" and "status", the newest first."""
     folder = folder.resolve()
-    running = parent(folder / workspaces.WORKSPACE)
+    running = parent(folder / provisioning.WORKSPACE)
     found: dict[str, Any] = {"running": running is not None, "pid": running}
-    if not (folder / workspaces.CONSOLE).exists():
+    if not (folder / provisioning.CONSOLE).exists():
         return found
     found |= {"sites": dict.fromkeys(Config.read(folder).sites, "offline"), "jobs": []}
     if running is not None:
-        with ServerSession(workspaces.console(folder)) as session:
+        with ServerSession(provisioning.console(folder)) as session:
             connected, answering = session.sites(), session.answering()
             for name in found["sites"].keys() & connected:
                 silent = f"does not answer, last heard of {max(time.time() - connected[name], 0.0):.0f} s ago"
@@ -178,17 +178,17 @@ def carry_out(
     """As :func:`run`, with the classes of the two sides of the job, whether it needs all sites, and waits for them."""
     folder = folder.resolve()
     names, path = Config.read(folder).sites, folder / "runs" / run_id
-    if parent(workspace := folder / workspaces.WORKSPACE) is None:
+    if parent(workspace := folder / provisioning.WORKSPACE) is None:
         raise processes.not_running(folder)
     end, idle, seen, why = time.monotonic() + timeout, 0, -1, ""
-    with ServerSession(workspaces.console(folder)) as session:
+    with ServerSession(provisioning.console(folder)) as session:
         while True:
             outcome = Outcome.read(path)
             if outcome is not None and outcome.state == "running" and held(path / LOCK):
                 job = outcome.job  # of an earlier command
             else:
                 _abort_jobs(session, run_id)
-                there = _wait_for_sites(session, names, end, whole, partial(workspaces.refused, workspace), patience)
+                there = _wait_for_sites(session, names, end, whole, partial(provisioning.refused, workspace), patience)
                 if why:
                     RunLog(path, names).end(AGAIN, why)
                 sides = server(run_id, names), site(run_id)
@@ -260,7 +260,7 @@ def _follow(session: ServerSession, job: str, run: Path, end: float) -> Outcome:
                 return Outcome(job, "lost", message=why)
         elif time.monotonic() > look:
             if time.monotonic() > begin or session.ended(_ask_until_answered(lambda: session.status(job), end)):
-                said = f"Job {job} did not begin: {workspaces.WORKSPACE}/log.txt may say why."
+                said = f"Job {job} did not begin: {provisioning.WORKSPACE}/log.txt may say why."
                 return Outcome(job, "lost", message=why or said)
             look = time.monotonic() + _LOOK
         if time.monotonic() > check:

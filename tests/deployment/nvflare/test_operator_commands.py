@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from coterie.deployment.nvflare import processes_and_runs as nvflare
-from coterie.deployment.nvflare import workspaces
+from coterie.deployment.nvflare import operator_commands as nvflare
+from coterie.deployment.nvflare import provisioning
 from coterie.errors import CoterieError
 from tests.deployment.nvflare import strangers
 from tests.deployment.nvflare.deployed import deployed
@@ -45,7 +45,7 @@ def test_processes_that_are_killed_change_nothing(place):
     def kill():
         for folder, exchange in ((place.site("north"), 7), (place.coordinator, 23)):
             place.wait_for("killed", exchange)
-            victims.append(nvflare.found(folder / workspaces.WORKSPACE)[-1])
+            victims.append(nvflare.found(folder / provisioning.WORKSPACE)[-1])
             os.kill(victims[-1], 9)
 
     victims = []
@@ -65,9 +65,9 @@ def test_processes_that_are_killed_change_nothing(place):
 
 def test_connections_without_a_valid_certificate_of_ours_are_refused_and_logged(place, tmp_path):
     def pair(home):
-        return [str(home / workspaces.WORKSPACE / "startup" / f"client.{end}") for end in ("crt", "key")]
+        return [str(home / provisioning.WORKSPACE / "startup" / f"client.{end}") for end in ("crt", "key")]
 
-    root = str(place.coordinator / workspaces.WORKSPACE / "startup" / "rootCA.pem")
+    root = str(place.coordinator / provisioning.WORKSPACE / "startup" / "rootCA.pem")
     other = strangers.of_another_authority(place, tmp_path / "theirs", "north")
     old = strangers.expired(place, tmp_path / "old", "north")
     for options in ({}, {"root": root}, {"root": root, "pair": pair(other)}, {"root": root, "pair": pair(old)}):
@@ -84,7 +84,7 @@ def test_connections_without_a_valid_certificate_of_ours_are_refused_and_logged(
     assert nvflare.need_trust(place.site("north")) is None
     with pytest.raises(CoterieError, match="handshakes failed in the last"):
         nvflare.need_trust(place.coordinator)
-    log = place.coordinator / workspaces.WORKSPACE / workspaces.REFUSED
+    log = place.coordinator / provisioning.WORKSPACE / provisioning.REFUSED
     reasons = (
         "http request",
         "did not return a certificate",

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from coterie.deployment.flower import processes_and_runs as flower
+from coterie.deployment.flower import operator_commands as flower
 from coterie.errors import CoterieError
 from tests.deployment.flower.deployed import deployed
 

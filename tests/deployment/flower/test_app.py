@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from coterie.deployment.flower import transport as transport_module
-from coterie.deployment.flower.transport import FlowerTransport
+from coterie.deployment.flower import app as transport_module
+from coterie.deployment.flower.app import FlowerTransport
 from coterie.engines.retry_and_quorum import BelowQuorum, Policy
 from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError

@@ -11,8 +11,8 @@ pytest.importorskip("nvflare")
 
 from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.nvflare import job, workspaces
-from coterie.deployment.nvflare import processes_and_runs as nvflare
+from coterie.deployment.nvflare import job, provisioning
+from coterie.deployment.nvflare import operator_commands as nvflare
 from coterie.errors import CoterieError
 from tests.deployment.nvflare.deployed import free_port
 
@@ -43,7 +43,7 @@ def test_every_member_has_a_folder_of_its_own_with_keys_that_others_cannot_read(
 def test_what_is_written_before_a_start_is_for_its_owner_alone_whatever_the_umask(place):
     workspace, before = place / "sites" / "north" / "nvflare", os.umask(0)
     try:
-        workspaces.settle(workspace)
+        provisioning.settle(workspace)
     finally:
         os.umask(before)
     made = [*(workspace / "local").glob("*.json"), workspace / "transfer"]
@@ -65,8 +65,8 @@ def test_a_site_that_joins_later_changes_nobodys_certificate(place):
 
 def test_settings_keep_stores_here_and_logs_at_home_and_bring_no_code(place):
     server, site = place / "coordinator/nvflare", place / "sites/north/nvflare"
-    workspaces.settle(server)
-    workspaces.settle(site)
+    provisioning.settle(server)
+    provisioning.settle(site)
     settings = read(server / "local/resources.json")
     stores = [c["args"]["uri_root"] for c in settings["components"] if c["id"] == "job_manager"]
     stores.append(settings["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"])
@@ -82,13 +82,13 @@ def test_settings_keep_stores_here_and_logs_at_home_and_bring_no_code(place):
 
 def test_a_name_that_nvflare_refuses_is_said(tmp_path):
     with pytest.raises(CoterieError, match="could not make the certificates"):
-        workspaces.provision(tmp_path, "heart", "127.0.0.1", 8002, ["a b"])
+        provisioning.provision(tmp_path, "heart", "127.0.0.1", 8002, ["a b"])
 
 
 def test_provisioning_that_takes_too_long_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(workspaces, "_PATIENCE", 0.001)
+    monkeypatch.setattr(provisioning, "_PATIENCE", 0.001)
     with pytest.raises(CoterieError, match=r"did not make the certificates in 0\.001 seconds: run again"):
-        workspaces.provision(tmp_path, "heart", "127.0.0.1", 8002, ["a"])
+        provisioning.provision(tmp_path, "heart", "127.0.0.1", 8002, ["a"])
 
 
 def test_what_is_not_there_is_said(place, tmp_path):
@@ -105,7 +105,7 @@ def test_what_is_not_there_is_said(place, tmp_path):
     with pytest.raises(CoterieError, match="cannot be read"):
         nvflare.start_site(tmp_path)
     with pytest.raises(CoterieError, match="no coordinator's folder"):
-        workspaces.console(tmp_path)
+        provisioning.console(tmp_path)
 
 
 def test_one_process_at_a_time_holds_a_run(tmp_path):

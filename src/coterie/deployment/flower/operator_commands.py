@@ -1,7 +1,7 @@
 """A federation over Flower: folders with certificates and keys, processes, runs.
 
 A coordinator is a SuperLink behind a gate (:mod:`coterie.deployment.flower.gate`); a site is a SuperNode with a key of
-its own. Both are kept alive by one supervising process each (:mod:`coterie.deployment.flower.serve`), which these
+its own. Both are kept alive by one supervising process each (:mod:`coterie.deployment.flower.supervisor`), which these
 functions start and end by its number. Logs are in ``flower/`` within each folder: ``log.txt`` says what started, ended
 or was refused, the other ``.txt`` files are what Flower's own processes print.
 """
@@ -21,7 +21,18 @@ from typing import Any
 from coterie.deployment import certificates, processes
 from coterie.deployment.coordinator.run_toml import digest
 from coterie.deployment.federation_toml import Config
-from coterie.deployment.flower.serve import FILES, LOG, MARK, PID, READY, environment, flwr, nodes, program, refused
+from coterie.deployment.flower.supervisor import (
+    FILES,
+    LOG,
+    MARK,
+    PID,
+    READY,
+    environment,
+    flwr,
+    nodes,
+    program,
+    refused,
+)
 from coterie.deployment.logs import recent
 from coterie.errors import CoterieError
 
@@ -187,7 +198,7 @@ def _start(kind: str, folder: Path) -> subprocess.Popen[bytes]:
     program("flower-superlink")
     processes.need_stopped(folder, _running(folder))
     _end(folder)
-    command = [sys.executable, "-m", "coterie.deployment.flower.serve", kind, str(folder)]
+    command = [sys.executable, "-m", "coterie.deployment.flower.supervisor", kind, str(folder)]
     process = processes.start(command, folder / FILES / "supervisor.txt", environment(folder))
     certificates.private(folder / FILES / PID, str(process.pid).encode())
     return process
