@@ -15,7 +15,7 @@ from coterie.methods.networks.lambda_path import Path
 from coterie.methods.networks.optimum import Optimum, flow
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.numerics.arrays import Floats
-from coterie.numerics.network.edge_norms import DUAL
+from coterie.numerics.network.penalty import DUAL
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, sizes
 

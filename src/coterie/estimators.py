@@ -34,7 +34,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from coterie.data.array_labels import (
+from coterie.data.array_input import (
     Column,
     as_list,
     at_levels,

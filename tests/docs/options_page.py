@@ -14,8 +14,7 @@ from coterie.methods.clustered_l2gd.options import Options as Rounds
 from coterie.methods.collaboration.options import Options as Collaboration
 from coterie.methods.local_training.fit import Rounds as Training
 from coterie.methods.local_training.rounds import LocalTraining
-from coterie.methods.networks.build_network import Similarity
-from coterie.methods.networks.options import Asked, Run
+from coterie.methods.networks.options import Asked, Run, Similarity
 from coterie.methods.registry import METHODS, TRAINED
 from coterie.options import declared
 from coterie.results.fit_options import Columns, Options

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from coterie.numerics.network import edge_norms
+from coterie.numerics.network import penalty
 from coterie.numerics.network.conjugate_gradients import EdgeCurvature, add_ties
 from coterie.numerics.network.newton import NOBODY, Lagrangian, of_prox, slopes
-from coterie.numerics.network.problem import Problem, merged
+from coterie.numerics.network.penalty import Problem, merged
 from coterie.numerics.network.prox import network_prox
 from tests.reference import network_prox_twin as twin
 from tests.reference.algorithm5 import algorithm5
@@ -51,11 +51,11 @@ def test_projections(p: float) -> None:
     X, radius = rng.normal(size=(500, 6)), rng.choice([0.0, 0.1, 1.0, 3.0, 9.0], 500)
     X[:50] = np.round(X[:50])  # ties
     Y = X.copy()
-    edge_norms.project_all(Y, float(p), radius)
+    penalty.project_all(Y, float(p), radius)
     np.testing.assert_allclose(Y, twin.project(X, p, radius), atol=1e-14)
     for x, r, y in zip(X, radius, Y, strict=True):
         x = x.copy()
-        edge_norms.project(x, float(p), r, rng.exponential())  # from any level
+        penalty.project(x, float(p), r, rng.exponential())  # from any level
         np.testing.assert_allclose(x, y, atol=1e-14)
 
 
@@ -88,7 +88,7 @@ def test_gradient_and_hessian_of_the_augmented_lagrangian(p: float) -> None:
     phi.at(x, Z)
     assert phi.along(x, D) == pytest.approx((high - low) / (2 * t), rel=1e-6)
     bent = np.empty_like(V)
-    edge_norms.metric_times(checked.H, D, bent)
+    penalty.metric_times(checked.H, D, bent)
     a, b = slopes(Z, phi.U, phi.sigma, phi.model.graph, phi.level)
     add_ties(EdgeCurvature(edges, phi.sigma, a, b, NOBODY, NOBODY), D, bent)
     np.testing.assert_allclose(bent, (G_high - G_low) / (2 * t), atol=1e-5)

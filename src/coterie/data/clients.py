@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.array_labels import cluster_columns, coded_labels
+from coterie.data.array_input import cluster_columns, coded_labels
 from coterie.data.columns import at_rows
 from coterie.data.labels import label_ids, spelling_notes
 from coterie.errors import CoterieError, listed

@@ -13,15 +13,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training.client_work import (
-    ModelTransport,
-    Reply,
-    finite,
-    make_reply,
-    personal,
-    received,
-    train,
-)
+from coterie.methods.local_training import client_work as client
+from coterie.methods.local_training.client_work import ModelTransport, Reply
 from coterie.methods.local_training.rounds import LocalTraining, Smoothness, State
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
@@ -41,13 +34,13 @@ def update(
     B: int,
 ) -> Reply:
     """Lines 4 to 9: R times, theta_i nearly minimises (7) on one batch, and w_i goes along the envelope's gradient."""
-    start = local = theta = received(site, w, transport)
+    start = local = theta = client.received(site, w, transport)
     for r in range(R):
-        theta = train(site, theta, alpha, K, t * R + r, B, anchor=local, pull=lam, fresh=False)
+        theta = client.train(site, theta, alpha, K, t * R + r, B, anchor=local, pull=lam, fresh=False)
         local = local - eta * lam * (local - theta)
-    good = finite(theta, local)
+    good = client.finite(theta, local)
     site.state["theta"] = np.where(good[:, None], theta, site.state.get("theta", start))
-    return make_reply(site, local, transport, good, site.weights)
+    return client.make_reply(site, local, transport, good, site.weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +55,7 @@ class PFedMe(LocalTraining):
     K: Annotated[int, Option("Steps that make theta_i, all on one batch.", low=1)] = 5
     R: Annotated[int, Option("How often theta_i is made in a round.", low=1)] = 1
     beta: Annotated[float, Option("``w <- (1 - beta) w + beta mean_i w_i`` at the server.", above=0.0)] = 1.0
-    model = staticmethod(personal)  # theta_i; w for those that never took part
+    model = staticmethod(client.personal)  # theta_i; w for those that never took part
     update = staticmethod(update)
     told = ("lam", "alpha", "K", "R", "B")
 

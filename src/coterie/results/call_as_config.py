@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie import files
-from coterie.data.table_to_arrays import is_table
+from coterie.data.array_input import is_table
 from coterie.errors import CoterieError, listed
 from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names, shown

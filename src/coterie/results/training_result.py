@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from coterie import files
+from coterie.data.array_input import as_numbers, is_table, matrix
 from coterie.data.columns import at_rows
 from coterie.data.partition import ClientRows
-from coterie.data.table_to_arrays import as_numbers, is_table, matrix
 from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError, fitting, listed, nearest
 from coterie.evidence.training_comparison import TrainingComparison, Watch, compare, quiet

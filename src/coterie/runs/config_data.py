@@ -12,6 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
+from coterie.data.array_input import arrays, as_array, as_numbers, is_table
 from coterie.data.images import rotated
 from coterie.data.partition import (
     ClientRows,
@@ -24,7 +25,6 @@ from coterie.data.partition import (
     shards,
     shuffled,
 )
-from coterie.data.table_to_arrays import arrays, as_array, as_numbers, is_table
 from coterie.errors import CoterieError, nearest
 from coterie.federation import Array
 from coterie.files import local

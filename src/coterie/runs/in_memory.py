@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.array_input import is_table
 from coterie.data.table import Table
-from coterie.data.table_to_arrays import is_table
 from coterie.errors import RAISED, CoterieError, shortened
 from coterie.options import shown
 

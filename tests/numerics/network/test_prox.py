@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.numerics.network.newton import newton
-from coterie.numerics.network.problem import Problem, certify
+from coterie.numerics.network.penalty import Problem, certify
 from coterie.numerics.network.prox import network_prox
 
 

@@ -22,8 +22,8 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.networks.objective import Evaluation, NetworkObjective, Prior
 from coterie.numerics.arrays import Floats, Ints
-from coterie.numerics.network.edge_norms import DUAL
 from coterie.numerics.network.newton import minimise
+from coterie.numerics.network.penalty import DUAL
 from coterie.numerics.network.prox import Proximal, network_prox
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout

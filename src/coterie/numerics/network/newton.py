@@ -18,8 +18,16 @@ import numpy as np
 
 from coterie.numerics.arrays import Floats, Ints, summing
 from coterie.numerics.network.conjugate_gradients import Curvature, EdgeCurvature, conjugate, curvature_times, factor
-from coterie.numerics.network.edge_norms import l1_level, metric_times, norm, penalty_and_slack, project
-from coterie.numerics.network.problem import Certified, Problem, certify
+from coterie.numerics.network.penalty import (
+    Certified,
+    Problem,
+    certify,
+    l1_level,
+    metric_times,
+    norm,
+    penalty_and_slack,
+    project,
+)
 
 Graph = tuple[Ints, Floats, float]  # edges (M, 2), the radius of each one's dual ball (M,), and p
 GROW = 3.0  # by how much sigma grows with new duals

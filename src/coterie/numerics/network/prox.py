@@ -20,9 +20,8 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Floats, Ints, summing
 from coterie.numerics.network.conjugate_gradients import EdgeCurvature, conjugate
-from coterie.numerics.network.edge_norms import l1_level, metric_times, project_all
 from coterie.numerics.network.newton import newton
-from coterie.numerics.network.problem import Certified, Problem, certify
+from coterie.numerics.network.penalty import Certified, Problem, certify, l1_level, metric_times, project_all
 from coterie.options import Option, checked
 
 RELAX = 1.7

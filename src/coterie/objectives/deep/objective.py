@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from coterie.objectives.row_kernels import owned_rows, row_ranges, weighted_mean
 
 Work = Callable[[Any, Tensor, Walk, Batch], Tensor]
 SMALL = 100_000  # models with fewer parameters and no convolutions run batched; a round of larger ones is no faster so
+AT_ONCE = 1024  # rows whose features are made at a time
 
 
 @dataclass(frozen=True)
@@ -343,3 +345,28 @@ class Deep(RowRanges):
         if self.architecture.score is None:
             raise CoterieError("This loss has no score that goes with it: give score=function(outputs, targets).")
         return weighted_means(self, self._per_row(theta, self.architecture.score))
+
+    def features(self, theta: Floats, personal: Sequence[str], rows: Ints) -> Floats:
+        """Features (n, h) of rows under the model theta (d,): what the first layer that ``personal`` names is given.
+
+        Of maps (n, channels, ...), which layers before it have made, the means over all places of each channel; inputs
+        are flattened. A CoterieError where such a layer is not called as a module of its own.
+        """
+        module, taken = self.architecture.filled(theta), list[Any]()
+        names = [name for name in self.names if any(fnmatchcase(name, pattern) for pattern in personal)]
+        for owner in {name.partition(".parametrizations.")[0].rpartition(".")[0] for name in names}:
+            module.get_submodule(owner).register_forward_pre_hook(lambda _, given: taken.extend(given[:1]))
+        out = []
+        for at in range(0, len(rows), AT_ONCE):
+            X, _ = self.rows.gather(rows[at : at + AT_ONCE])
+            taken.clear()
+            with torch.no_grad(), self.architecture.autocast():
+                module(X)
+            if not taken or not isinstance(taken[0], Tensor):
+                raise CoterieError(
+                    f"Layers {', '.join(names[:3])} are not called as modules of one input, so that clients cannot be "
+                    "compared by it: take the space model or data."
+                )
+            seen = taken[0].flatten(1) if taken[0] is X or taken[0].ndim < 3 else taken[0].flatten(2).mean(dim=2)
+            out.append(seen.to(torch.float64).cpu().numpy())
+        return np.concatenate(out) if out else np.zeros((0, 1))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from coterie.data.table_to_arrays import as_numbers
+from coterie.data.array_input import as_numbers
 from coterie.errors import RAISED, CoterieError
 from coterie.numerics.arrays import Bools, Ints
 from coterie.objectives.deep.architecture import named, short
