@@ -83,7 +83,8 @@ def own(name):
     with tempfile.TemporaryDirectory() as folder:
         result, numbers = fitted(name, Path(folder))
     found = result.global_coefficients
-    terms = {re.sub(r"\[.*", "", t): [e, s] for t, e, s in zip(found["term"], found["estimate"], found["std_error"])}
+    columns = (found[key] for key in ("term", "estimate", "std_error"))
+    terms = {re.sub(r"\[.*", "", term): values for term, *values in zip(*columns, strict=True)}
     return {
         "terms": terms,
         "variances": list(result.variance_components["cov"]),

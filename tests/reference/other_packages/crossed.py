@@ -1,6 +1,6 @@
 """``python crossed.py penicillin.csv insteval.csv FOLDER``: coterie where groupings cross, as crossed.json in FOLDER.
 
-The tables are lme4's. A quarter of the rows is held out, ten times (InstEval: three), and which is written for crossed.R.
+The tables are lme4's. A quarter of the rows is held out, ten times (InstEval: three); which rows, crossed.R reads.
 """
 
 import json

@@ -14,7 +14,7 @@ from vantage6.algorithm.mock.network import MockNetwork
 def run(table, site, formula, family):
     parts = [{"Database": {"database": rows.reset_index(drop=True)}} for _, rows in table.groupby(site)]
     network = MockNetwork(datasets=parts, module_name="v6-glm-py")
-    client, sent = network.user_client, []
+    client = network.user_client
     one = network.hq.dataframes[0]["id"]
     asked = {"formula": formula, "family": family}
     first = client.organization.list()[0]["id"]
