@@ -201,3 +201,21 @@ def _drawn(result: FitResult, picked: Ints) -> list[str]:
 
 def _term(term: str) -> str:
     return "Intercept" if term == "(Intercept)" else term
+
+
+def qq_figure(result: FitResult) -> list[Figure]:
+    """Quantiles of the residuals against those of a normal distribution, where there are any."""
+    if not result.fit_check:
+        return []
+    theory, seen = (np.asarray(part, dtype=np.float64) for part in result.fit_check["qq"])
+    most = max(3.0, float(np.abs(theory).max()), min(float(np.abs(seen).max()), 6.0)) * 1.05
+    axes = Axes((-most, most), (-most, most))
+    diagonal = np.array([-most, most])
+    parts = [mark("path", "zero", d=line(axes.across(diagonal), axes.down(diagonal)))]
+    parts += [
+        mark("circle", "point", cx=x, cy=y, r=2.2) for x, y in zip(axes.across(theory), axes.down(seen), strict=True)
+    ]
+    label = f"Quantiles of the residuals, {seen[0]:.2f} to {seen[-1]:.2f}, against {theory[0]:.2f} to {theory[-1]:.2f}."
+    svg = axes.draw(parts, label, "quantiles of a normal distribution", "quantiles of the residuals")
+    caption = "On the line where the model fits. Ends above it on the right and below it on the left are heavy tails."
+    return [Figure("Residuals", svg, caption)]

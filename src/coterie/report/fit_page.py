@@ -40,6 +40,8 @@ def render(result: FitResult) -> str:
             variance_table=tables.variance_table(summary) if m.has_variances else None,
             coefficients=[tables.coefficient_table(summary), *([tables.cluster_table(result)] if cluster else [])],
             section=method_section(result),
+            checks=result.fit_check.get("findings", []),
+            residuals=fit_figures.qq_figure(result),
             notes=result.notes,
             sections=[("Settings", settings(result)), ("Record", record(result))],
             one=words.one(m.client_name),

@@ -69,6 +69,8 @@ class FitResult(Inference):
         Each client's coefficients from its own rows alone, like `client_coefficients`.
     call : dict
         The sections that :meth:`config` gives.
+    fit_check : dict
+        Whether the model fits: points of a QQ plot of quantile residuals, and findings; empty where there are no rows.
     fitting : object or None
         The rows that were fitted, where they are here; a result that was loaded has none.
     """
@@ -93,6 +95,7 @@ class FitResult(Inference):
     mean_weight: float = 1.0
     local_coefficients: pd.DataFrame | None = None
     call: dict[str, dict[str, Any]] = field(default_factory=dict)
+    fit_check: dict[str, Any] = field(default_factory=dict)
     fitting: Any = None
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, log, nan
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -135,6 +135,59 @@ class Inference:
         from coterie.results.simulate import simulate
 
         return simulate(self, n, seed, redraw, table)
+
+    def residuals(
+        self, kind: Literal["quantile", "response"] = "quantile", seed: int = 0, *, table: Any = None
+    ) -> pd.Series[float]:
+        """How far outcomes lie from what their clients' coefficients say.
+
+        Parameters
+        ----------
+        kind : {"quantile", "response"}, default "quantile"
+            Randomised quantile residuals (Dunn and Smyth 1996), which are standard normal where the model fits, for
+            every family; or outcomes less their means.
+        seed : int, default 0
+            Of what is drawn between the steps of counted outcomes.
+        table : DataFrame, optional
+            The table that was fitted, for a result that was loaded.
+
+        Returns
+        -------
+        Series
+            A value for each fitted row, by its position in the table; NaN for rows of weight 0.
+
+        Raises
+        ------
+        CoterieError
+            Where there are no rows, or a table of others, and for a kind that there is not.
+        """
+        from coterie.results.residuals import residuals
+
+        return residuals(self, kind, seed, table)
+
+    def influence(self, *, table: Any = None) -> pd.DataFrame:
+        """What leaving out each client does to the global coefficients, variances kept, without fitting again.
+
+        Exact for a Gaussian outcome; for other families it is one step from the curvature at the fit.
+
+        Parameters
+        ----------
+        table : DataFrame, optional
+            The table that was fitted, for a result that was loaded.
+
+        Returns
+        -------
+        DataFrame, indexed by client
+            ``rows``; ``distance``, which is Cook's; and by how many standard errors each coefficient moves.
+
+        Raises
+        ------
+        CoterieError
+            Where there are no rows, or a table of others, and for methods without a likelihood.
+        """
+        from coterie.results.residuals import influence
+
+        return influence(self, table)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

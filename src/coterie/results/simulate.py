@@ -17,47 +17,16 @@ import pandas as pd
 
 from coterie.data.clients import Clients
 from coterie.data.labels import label_ids
-from coterie.data.prepare_table import prepare
 from coterie.errors import CoterieError
 from coterie.families import family_named
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats
 from coterie.results.inference import need_level
 from coterie.results.predict import Nodes
+from coterie.results.residuals import clients_of, linear_predictor, residual_sd
 from coterie.results.table_fit import result_of
 
 Work = Callable[[int], Any]
-
-
-def clients_of(result: Any, table: Any = None) -> Clients:
-    """The rows of a fit: those that it keeps, or those of its table; a CoterieError where there are none."""
-    if table is None:
-        if result.fitting is None:
-            raise CoterieError(
-                "There are no rows beside this result, since it was loaded or its rows stay at their sites: give the "
-                "table that was fitted (table=df)."
-            )
-        found: Clients = result.fitting.clients
-        return found
-    said, m = result.settings, result.model
-    options = {"family": m.family, "offset": result.offset, "weights": result.weights}
-    options |= {"missing": said.get("missing", "error"), "design": result.design}
-    clients, _ = prepare(table, result.formula, m.client_name, said.get("cluster", ()), **options)
-    if not np.array_equal(clients.labels, m.labels):
-        raise CoterieError("The table has other clients than the fit: give the one that was fitted.")
-    return clients
-
-
-def linear_predictor(result: Any, clients: Clients, theta: Floats) -> Floats:
-    """Of every row (n,), at its client's coefficients theta (m, p)."""
-    return np.asarray(np.einsum("np,np->n", clients.X, theta[clients.codes]) + clients.offset)
-
-
-def residual_sd(result: Any, clients: Clients) -> Floats:
-    """Of every row (n,): the residual standard deviation at its weight."""
-    m = result.model
-    variance = np.full(len(clients.y), m.sigma2) if m.client_sigma2 is None else m.client_sigma2[clients.codes]
-    return np.sqrt(variance / np.where(clients.weights > 0.0, clients.weights, 1.0))
 
 
 class Draws:

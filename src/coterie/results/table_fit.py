@@ -33,6 +33,7 @@ from coterie.results import notes as words
 from coterie.results.fit_options import Options
 from coterie.results.fit_result import FitResult
 from coterie.results.model import Model
+from coterie.results.residuals import fit_check
 from coterie.runs.run_table_method import STARTING, run, run_alone
 
 DRAWN = 1000
@@ -87,7 +88,8 @@ class Fitting:
             more["local_coefficients"] = pd.DataFrame(alone, index=index, columns=list(clients.terms))
             more |= {"recommended": best, "comparison": evidence.table}
             more["client_gains"] = evidence.by_client(clients, best)
-        return result_of(name, clients, problem, fitted, options, self.settings, **more)
+        made = result_of(name, clients, problem, fitted, options, self.settings, **more)
+        return replace(made, fit_check=fit_check(made, clients))
 
     def fit(
         self, name: str, problem: GroupedProblem, clients: Clients, intervals: bool = False
