@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError, NoSuchName, NotAll, listed
-from coterie.imports import marks_work
 from coterie.numerics import keyed_random
+from coterie.user_code import marks_work
 
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]

@@ -23,7 +23,7 @@ import coterie
 from coterie import federation
 from coterie.errors import LONGEST, CoterieError
 from coterie.federation import PerRow, Ragged
-from coterie.imports import marks_work
+from coterie.user_code import marks_work
 from tests.property.fuzzing import other_array, places
 from tests.property.saved_forms import FORMS, Form
 

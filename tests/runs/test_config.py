@@ -11,7 +11,7 @@ import pytest
 from coterie.errors import CoterieError
 from coterie.methods.registry import TRAINED
 from coterie.runs.config import Config, read
-from coterie.runs.config_data import federated
+from coterie.runs.federated_data import federated
 from coterie.runs.training_problem import TrainingProblem
 from tests.messages import names
 

@@ -19,7 +19,7 @@ from coterie.evidence.training_comparison import chosen, compare
 from coterie.methods.group_sgd import GroupSGD
 from coterie.objectives.deep import Deep
 from coterie.runs.config import Config
-from coterie.runs.config_model import layers
+from coterie.runs.model_objective import layers
 from coterie.runs.training import train
 from coterie.runs.training_problem import TrainingProblem
 from tests.cli.harness import coterie

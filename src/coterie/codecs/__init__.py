@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from coterie.codecs.codec import Codec, Encoded
 from coterie.errors import CoterieError, nearest
-from coterie.imports import import_object
 from coterie.options import Option
+from coterie.user_code import import_object
 
 __all__ = ["DEFAULT", "DEFAULT_FEEDBACK", "DEFAULT_ORDER", "Codec", "Encoded", "by_name", "codec_option"]
 

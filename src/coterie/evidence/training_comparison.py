@@ -23,8 +23,8 @@ from coterie.objectives import parameters
 from coterie.options import declared
 from coterie.runs.config import ALL, AUTO, Config
 from coterie.runs.config_keys import Run
-from coterie.runs.config_model import layers
 from coterie.runs.loop_and_callbacks import Callback, callbacks
+from coterie.runs.model_objective import layers
 from coterie.runs.scores import BALANCED, RARE, Rule
 from coterie.runs.training import FILE, Trained, need_able, train
 from coterie.runs.training_problem import TrainingProblem, at_home, need_related

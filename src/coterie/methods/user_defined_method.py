@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import CoterieError, listed
-from coterie.imports import import_object
 from coterie.methods.code_digest import digest
 from coterie.methods.method import Method
+from coterie.user_code import import_object
 
 PARTS = {
     "init": "init(fed), which gives the state before the first round",
@@ -84,7 +84,7 @@ class Permitted:
 
 
 def named(path: str, what: str, folder: Path | None = None, copies: bool = True) -> Any:
-    """What "package.module:name" names, in a module of ``folder`` first: see :func:`coterie.imports.import_object`."""
+    """What "package.module:name" names, in a module of ``folder`` first: :func:`coterie.user_code.import_object`."""
     if not all(path.partition(":")[::2]):
         raise CoterieError(f"{what} '{path}' is no import path: write it as package.module:name.")
     return import_object(path, what, folder, first=True, copies=copies)

@@ -20,7 +20,7 @@ from coterie.families import Family, family_named
 from coterie.numerics.arrays import Bools, Floats, Ints, pack
 from coterie.relations.uncertainty import half_widths, mean_over_scale
 from coterie.results.model import Model
-from coterie.results.outcomes import outcome_interval
+from coterie.results.outcome_intervals import outcome_interval
 
 Scale = Literal["response", "link"]
 IntervalOf = Literal["auto", "mean", "outcome"]

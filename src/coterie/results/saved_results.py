@@ -25,9 +25,9 @@ from coterie.results.fit_result import FitResult
 from coterie.results.model import Model
 from coterie.results.saved_values import Form, Shelf, packed, plain, unpack, unpacked, unplain
 from coterie.results.training_result import TrainingResult
-from coterie.runs import config_model
 from coterie.runs.config import Config
 from coterie.runs.config_keys import SECTIONS, section
+from coterie.runs.model_objective import own
 from coterie.runs.scores import Rule, Scores
 from coterie.runs.training import Trained
 
@@ -279,7 +279,7 @@ def _run(entry: Mapping[str, Any], shelf: Shelf) -> Trained:
 
 def _own_model(path: str) -> str:
     """The path of a model that a caller may stand in for; a CoterieError where it is one of the package."""
-    if config_model.own(path):
+    if own(path):
         return path
     raise CoterieError(f"These models are of the package's '{path}', which needs no model=: leave it out.")
 
@@ -287,6 +287,6 @@ def _own_model(path: str) -> str:
 def _digests(config: Config, method: str) -> dict[str, Digest]:
     """:func:`~coterie.methods.code_digest.digest` of the code of a user's own that a configuration names."""
     paths = {config.model[key] or "": what for key, what in _CODE.items()}
-    own = {path: what for path, what in paths.items() if config_model.own(path)}
-    found = {path: digest(config.load(path, what), what != _CODE["path"]) for path, what in own.items()}
+    theirs = {path: what for path, what in paths.items() if own(path)}
+    found = {path: digest(config.load(path, what), what != _CODE["path"]) for path, what in theirs.items()}
     return found | ({method: digest(config.trainer(method).method_class)} if ":" in method else {})

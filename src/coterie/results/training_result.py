@@ -29,7 +29,7 @@ from coterie.methods.groups.growth import Growth
 from coterie.methods.registry import trained_method
 from coterie.objectives.mixed import kinds
 from coterie.options import need_names
-from coterie.runs import config_model as model
+from coterie.runs import model_objective as model
 from coterie.runs.config import AUTO, Config, tables
 from coterie.runs.training import Trained
 from coterie.runs.training_problem import TrainingProblem

@@ -25,8 +25,8 @@ from coterie.methods.registry import trained_method
 from coterie.options import unheeded
 from coterie.runs.config import differences
 from coterie.runs.config_keys import section
-from coterie.runs.config_model import layers, need_personal
 from coterie.runs.loop_and_callbacks import Callback, Look, State, follow
+from coterie.runs.model_objective import layers, need_personal
 from coterie.runs.scores import Scores
 from coterie.runs.training_problem import TrainingProblem
 from coterie.runs.user_defined_checks import CheckedMethod

@@ -22,8 +22,8 @@ from coterie.objectives.mixed import Mixed
 from coterie.objectives.parameters import has_finite_gradient
 from coterie.objectives.row_kernels import owned_rows
 from coterie.runs.config import Config
-from coterie.runs.config_data import Federated, federated
-from coterie.runs.config_model import objective_of, outcome_classes, with_head
+from coterie.runs.federated_data import Federated, federated
+from coterie.runs.model_objective import objective_of, outcome_classes, with_head
 from coterie.runs.scores import Rule, Scores
 
 _GREATER = ("coterie.objectives.deep.losses:dice",)

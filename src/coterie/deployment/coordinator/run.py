@@ -31,13 +31,13 @@ from coterie.engines.retry_and_quorum import BelowQuorum, Policy
 from coterie.engines.site_enrolment import Remote, Transport
 from coterie.errors import CoterieError, NotAll, fitting, listed, nearest
 from coterie.families import DEFAULT
-from coterie.imports import import_object
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.options import Checked, Option, call, of
 from coterie.results.call_as_config import table_call_sections
 from coterie.results.fit_result import FitResult
 from coterie.results.saved_values import plain
 from coterie.runs.loop_and_callbacks import follow
+from coterie.user_code import import_object
 
 RESULT, JOURNAL, ADVICE = "result", "journal", "advice.json"
 PATIENT: dict[str, Any] = {

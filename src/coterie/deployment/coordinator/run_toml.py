@@ -15,12 +15,12 @@ from coterie.deployment.schema import Schema
 from coterie.errors import CoterieError, listed, nearest
 from coterie.evidence.comparison import BASELINES
 from coterie.families import DEFAULT
-from coterie.imports import marks_work
 from coterie.methods.groups.evaluation import held_loss
 from coterie.methods.method import TRAINED_ON_ROWS, Method
 from coterie.methods.registry import FITTED, METHODS
 from coterie.options import Option, check, declared
 from coterie.results.fit_options import Columns, Options
+from coterie.user_code import marks_work
 
 CHECK, COMPARE, ADVISE = "check", "compare", "advise"
 _ROWS_TOGETHER = ("order_by", "split_by")

@@ -25,7 +25,7 @@ from coterie.deployment.site.receiver import SiteReceiver
 from coterie.deployment.site.site_toml import Member
 from coterie.engines.site import Node
 from coterie.errors import CoterieError
-from coterie.imports import find_in
+from coterie.user_code import find_in
 
 STAND_INS = 3  # other sites at most
 Run = Callable[["LocalTransport", Path, str], object]
