@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from coterie.errors import CoterieError
-from coterie.evidence.intervals import half_width
+from coterie.evidence.intervals import interval
 from coterie.evidence.training_comparison import TrainingComparison, chosen, compare, pick
 from coterie.report import training_page as page
 from coterie.report.tables import render_text
@@ -45,13 +45,21 @@ def test_intervals_are_of_the_point_over_clients_and_seeds(result):
     assert value == pytest.approx(difference.mean()) and low <= value <= high
     value, low, high = result.interval("ifca")
     assert value == pytest.approx(result.values("ifca").mean())
-    scores = [run.scores for run in result.runs["ifca"]]
-    moved = [(s.accuracy - v) * s.weight / s.weight.sum() for s, v in zip(scores, result.values("ifca"), strict=True)]
-    m, f, one = 12, 0.5, np.mean([12 / 11 * np.square(u).sum() for u in moved])
-    assert len(moved[0]) == m and result.config.data["test"] == f
-    excess = max(result.values("ifca").var(ddof=1) - one * (1 - f), 0.0) / 3
-    half = np.sqrt(stats.t.ppf(0.975, 11) ** 2 * one * (f + (1 - f) / 3) + stats.t.ppf(0.975, 4) ** 2 * excess)
-    assert (low, high) == pytest.approx((value - half, min(value + half, 1.0)))
+    scores, f, without = [run.scores for run in result.runs["ifca"]], result.config.data["test"], np.zeros((3, 4))
+    for k, (one, group) in enumerate(zip(scores, result.groups, strict=True)):
+        for g in range(4):
+            without[k, g] = np.average(one.accuracy[group != g], weights=one.weight[group != g])
+    moved = 0.75 * (result.values("ifca")[:, None] - without)  # the jackknife's, of the four groups that are known
+    units = np.mean(4 / 3 * np.square(moved).sum(axis=1))
+    excess = max(result.values("ifca").var(ddof=1) - units * (1 - f), 0.0) * (1 / 3 + f / (1 - f))
+    half = np.sqrt(stats.t.ppf(0.975, 3) ** 2 * units * (f + (1 - f) / 3) + stats.t.ppf(0.975, 4) ** 2 * excess)
+    longer(value, low, high, half)
+
+
+def longer(value, low, high, half):
+    """An interval is as long as Student's on one side, and as long or longer on the other, where the tail is."""
+    low, high = value - low, high - value
+    assert min(low, high) >= half * (1 - 1e-9) and (low == pytest.approx(half) or high == pytest.approx(half))
 
 
 def test_where_no_loss_is_finite_the_answer_says_what_to_do(result):
@@ -78,8 +86,8 @@ def crossed(m, seeds, ratio, rng):
 def test_intervals_cover_means_of_other_clients_and_seeds(m, seeds, ratio):
     rng = np.random.default_rng(3)
     found = [crossed(m, seeds, ratio, rng) for _ in range(800)]
-    half = np.array([half_width(value, moved, 1.0) for value, moved in found])
-    covered = np.mean([abs(value.mean()) <= h for (value, _), h in zip(found, half, strict=True)])
+    ends = [interval(value, moved)[1:] for value, moved in found]
+    covered = np.mean([low <= 0.0 <= high for low, high in ends])
     assert 0.91 <= covered <= 0.985  # a standard error is 0.008
 
 
@@ -87,14 +95,15 @@ def test_intervals_cover_means_of_other_clients_and_seeds(m, seeds, ratio):
 def test_more_seeds_do_not_widen_an_interval(alike):
     rng = np.random.default_rng(4)
     widths = {
-        seeds: np.mean([half_width(*crossed(12, seeds, 0.0, rng), alike) for _ in range(200)]) for seeds in (1, 2, 5)
+        seeds: np.mean([np.ptp(interval(*crossed(12, seeds, 0.0, rng), alike)[1:]) for _ in range(200)])
+        for seeds in (1, 2, 5)
     }
     assert widths[5] < widths[2] < 1.1 * widths[1]
 
 
 def test_a_single_client_is_judged_over_seeds_alone():
-    assert np.isnan(half_width(np.array([0.5]), np.zeros((1, 1)), 1.0))
-    assert half_width(np.array([0.4, 0.6]), np.zeros((2, 1)), 1.0) > 0.0
+    assert np.isnan(interval(np.array([0.5]), np.zeros((1, 1)))[1:]).all()
+    assert np.ptp(interval(np.array([0.4, 0.6]), np.zeros((2, 1)))[1:]) > 0.0
 
 
 def test_the_table_is_that_of_the_runs(result):
@@ -120,9 +129,10 @@ def test_with_one_seed_the_interval_is_of_the_point_itself():
     s = one.runs["fedavg"][0].scores
     assert np.ptp(s.weight) > 0 and value == pytest.approx(s.accuracy @ s.weight / s.weight.sum())
     m = len(s.weight)
-    error = np.sqrt(m / (m - 1) * np.square((s.accuracy - value) * s.weight).sum()) / s.weight.sum()
-    half = stats.t.ppf(0.975, m - 1) * error
-    assert (low, high) == pytest.approx((max(value - half, 0.0), min(value + half, 1.0)))
+    without = [np.average(np.delete(s.accuracy, i), weights=np.delete(s.weight, i)) for i in range(m)]
+    half = stats.t.ppf(0.975, m - 1) * np.sqrt((m - 1) / m * np.square(value - np.array(without)).sum())  # jackknife
+    assert low > 0.0 and high < 1.0
+    longer(value, low, high, half)
     assert one.interval(one.best, one.best) == (0.0, 0.0, 0.0)
 
 
@@ -140,7 +150,8 @@ def test_clients_with_names_are_the_same_in_every_seed():
     aligned = np.stack([loss[0], loss[1][[2, 0, 1]]])
     moved = (aligned - aligned.mean(axis=1, keepdims=True)) / 3
     value, low, high = found.interval("fedavg")
-    assert high - value == pytest.approx(half_width(loss.mean(axis=1), moved, 1.0)) == pytest.approx(value - low)
+    ratio = settled.data["test"] / (1.0 - settled.data["test"])  # of rows that the two seeds share
+    assert (value, low, high) == pytest.approx(interval(loss.mean(axis=1), moved, 1.0, ratio))
 
 
 def scored(greater):

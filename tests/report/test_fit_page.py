@@ -167,7 +167,7 @@ def test_the_sorted_gains_cover_the_clients_that_gain_and_lose() -> None:
     result = CASES["usual"]
     first = fit_figures.gain_figures(result)[0]
     gain = result.client_gains["gain_over_local"]
-    assert first.caption.startswith(f"{(gain > 0).sum()} gain, {(gain < 0).sum()} lose;")
+    assert f" {(gain > 0).sum()} do better and {(gain < 0).sum()} worse, noise included;" in first.caption
     assert first.svg.count('class="hover"') == 40
     # Each step of the areas is one client: as many horizontal strokes as gains that are not zero.
     areas = re.findall(r'class="area \w+" d="([^"]+)"', first.svg)

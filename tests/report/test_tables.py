@@ -33,7 +33,7 @@ def test_text_fits_the_terminal_and_breaks_no_word(width) -> None:
     assert marked.startswith("> hierarchical")
     assert ("Not shown at this width" in text) == (width < 100)
     if width == 200:
-        assert text.count("\n") == 9  # header, rule, six methods, note
+        assert text.count("\n") == 10  # header, rule, six methods, note of two lines
     for method in factory.METHODS:
         assert f"{method} " in text
 

@@ -79,42 +79,47 @@ def with_gains(local: list[float], pooled: list[float], recommended: str = "hier
     [
         (
             with_gains([0.5, -0.2, 0.1], [1, 1, 1]),
-            "The hierarchical model predicts best: the median school has 9.1% less squared error than with a model of "
-            "its own; "
-            "2 of 3 schools gain, 1 loses.",
+            "The hierarchical model predicts best: the median school has 9.1% less squared error than alone.",
         ),
         (
             with_gains([-0.5, -0.6, 0.1], [1, 1, 1]),
-            "The hierarchical model predicts best over all rows, but the median school has 100% more squared error "
-            "than with a model of its own; "
-            "1 of 3 schools gain, 2 lose.",
+            "The hierarchical model predicts best over rows, but the median school has 100% more squared error than "
+            "alone.",
         ),
         (
             with_gains([0.5, 0.6, np.nan], [1, 1, 1]),
-            "The hierarchical model predicts best: the median school has 35% less squared error than with a model of "
-            "its own; "
-            "2 of 2 schools gain and none loses.",
+            "The hierarchical model predicts best: the median school has 35% less squared error than alone.",
         ),
         (
             with_gains([0, 0, 0], [1, -0.9, 1], "local"),
-            "The local model predicts best: the median school has 50% less squared error than with one model for all; "
-            "2 of 3 schools gain, 1 loses.",
+            "The local model predicts best: the median school has 50% less squared error than pooled.",
         ),
         (
             with_gains([9999, 0.1, -0.2], [1, 1, 1]),
-            "The hierarchical model predicts best: the median school has 9.1% less squared error than with a model of "
-            "its own; 2 of 3 schools gain, 1 loses.",
+            "The hierarchical model predicts best: the median school has 9.1% less squared error than alone.",
         ),
         (
             replace(with_gains([1, 1, 1], [1, 1, 1]), client_gains=pd.DataFrame()),
-            "The hierarchical model predicts best: over rows 5.0% less squared error than a model of its own for "
-            "every school.",
+            "The hierarchical model predicts best: over rows 5.0% less squared error than alone.",
         ),
     ],
     ids=["one loses", "two lose", "none loses", "local wins", "an outlier", "sums only"],
 )  # fmt: skip
-def test_the_headline_answers_the_question(result, text) -> None:
-    assert words.headline(result) == text
+def test_the_headline_is_one_claim_of_at_most_twenty_words(result, text) -> None:
+    assert words.headline(result) == text and len(text.split()) <= 20
+
+
+def test_only_clients_that_lose_beyond_noise_are_named() -> None:
+    result = with_gains([0.5, -0.2, -0.6], [1, 1, 1])
+    assert words.who_loses(result) == ""  # a result of before, which does not say
+    gains = result.client_gains.assign(worse_than_local=[False, False, True], worse_than_pooled=False)
+    named = replace(result, client_gains=gains, settings={"splits": 5})
+    assert words.who_loses(named) == (
+        f"1 of 3 schools loses against models of their own beyond the noise of splits: {gains.index[2]}."
+    )
+    none = replace(named, client_gains=gains.assign(worse_than_local=False))
+    assert words.who_loses(none) == "None of 3 schools loses against models of their own beyond the noise of splits."
+    assert words.who_loses(replace(named, settings={"splits": 2})) == "Which schools lose takes 3 splits to tell."
 
 
 def test_without_a_comparison_the_headline_claims_nothing() -> None:

@@ -294,10 +294,10 @@ def print_comparison(result: FitResult) -> None:
 def explain(result: FitResult) -> None:
     """What is recommended and why, what was fitted, how clients differ, and what else a user should know."""
     from coterie.report.method_section import method_section
-    from coterie.report.words import variance_sentences
+    from coterie.report.words import variance_sentences, who_loses
 
     if not result.comparison.empty:
-        say(f"Recommended: {result.recommended}. {result.reason}")
+        say(f"Recommended: {result.recommended}. {result.reason} {who_loses(result)}".rstrip())
     elif result.reason:
         say(result.reason)
     if result.comparison.empty or result.method != result.recommended:

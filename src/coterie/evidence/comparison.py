@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.evidence.intervals import Triple
+
 BASELINES = ("local", "pooled")
 """What is always compared: every client alone, and one model for all."""
-Triple = tuple[float, float, float]  # a value and the ends of its 95% interval
+UNITS = 3
+"""Clusters of a level from which intervals are over them: of two no spread can be told, and they are as they are."""
 
 
 class Comparison(ABC):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cached_property, reduce
 from operator import add
 from time import perf_counter
 from typing import Any, Self
@@ -13,32 +13,38 @@ import numpy as np
 import pandas as pd
 
 from coterie.data.clients import Clients
-from coterie.evidence.comparison import BASELINES, Comparison, Triple, interval_columns
-from coterie.evidence.intervals import bootstrap, less, median_ratio
+from coterie.evidence.comparison import BASELINES, UNITS, Comparison, interval_columns
+from coterie.evidence.intervals import Triple, interval, less, losing, median_ratio, statistic
 from coterie.evidence.splits import Splits
 from coterie.families import Family
 from coterie.methods.problem_and_estimates import Estimates
 from coterie.methods.registry import FITTED
-from coterie.numerics.arrays import Bools, Floats
+from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.row_kernels import totals
 from coterie.runs.run_table_method import client_losses
 
-FEW = 10  # so few clients that a bootstrap over them is not to be trusted
+FEW = 10  # so few clients that nearly all methods may be as good
+FOLDS = 10  # parts of the clients at most, for each of which the others choose a method
 
 Fit = Callable[[Clients], Estimates]
 
 
 @dataclass(frozen=True)
 class TableComparison(Comparison):
-    """Held-out losses of methods on the same rows of a table, over splits, which add up."""
+    """Held-out losses of methods on the same rows of a table, over splits.
 
-    losses: dict[str, Floats]  # (m,): sum of each client's held-out losses, by method
-    weight: Floats  # (m,): of the rows tested on
-    rows: Floats  # (m,): how many
+    Intervals promise the gain that methods fitted on as many rows have in the mean over splits, for new rows, and for
+    other units of the top level as for those at hand.
+    """
+
+    losses: dict[str, Floats]  # (splits, m): sum of each client's held-out losses, by method
+    weight: Floats  # (splits, m): of the rows tested on
+    rows: Floats  # (splits, m): how many
     seconds: dict[str, float]  # of a method's quickest fit: the first may have had to compile its kernels
     family: Family
-    seed: int = 0  # of the splits and of the bootstrap
-    clustered: bool = False  # whether there are clusters to tell apart
+    fraction: float = 0.25  # of each client's rows that a split holds out
+    columns: int = 1  # of a client's model
+    above: tuple[Ints, ...] = ()  # (m,) each: the cluster of every client at every level, fine to coarse
     alike: dict[str, Floats] = field(default_factory=dict)
     """Of methods with a prior that `local` does not have: losses of a model of each client's own rows under that prior.
     Their gains over local are measured against it."""
@@ -48,10 +54,33 @@ class TableComparison(Comparison):
         """Names, in the order in which they were tried."""
         return list(self.losses)
 
+    @cached_property
+    def total(self) -> Floats:
+        """Weight of each client's rows tested on (m,), over all splits."""
+        return np.asarray(self.weight.sum(axis=0))
+
     @property
     def tested(self) -> int:
         """Number of clients with a row to test on."""
-        return int(np.sum(self.weight > 0))
+        return int(np.sum(self.total > 0))
+
+    @property
+    def clustered(self) -> bool:
+        """Whether there are clusters to tell apart."""
+        return any(len(node) and np.ptp(node) > 0 for node in self.above)
+
+    @cached_property
+    def units(self) -> Ints:
+        """Of every tested client what it belongs to at the top: the coarsest level with ``UNITS``, or itself."""
+        for node in reversed(self.above):
+            found, at = np.unique(node[self.total > 0], return_inverse=True)
+            if len(found) >= UNITS:
+                return np.asarray(at)
+        return np.arange(int(np.sum(self.total > 0)))
+
+    @property
+    def _over_clients(self) -> bool:
+        return len(np.unique(self.units)) == len(self.units)
 
     @property
     def best(self) -> str:
@@ -68,7 +97,7 @@ class TableComparison(Comparison):
         """
         best, others = self.best, list[str]()
         if self.clustered and self.tested >= FEW and not has_clusters(best):
-            others = [name for name in may_be_as_good(self.table, best) if has_clusters(name)]
+            others = [name for name in self.losses if has_clusters(name) and self.behind(name)[1] <= 0.0]
         return min(others, key=lambda name: float(self.losses[name].sum()), default=best)
 
     def mean(self, name: str) -> Floats:
@@ -81,16 +110,16 @@ class TableComparison(Comparison):
 
     def _mean(self, losses: Floats) -> Floats:
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(np.where(self.weight > 0, losses / self.weight, np.nan))
+            return np.asarray(np.where(self.total > 0, losses.sum(axis=0) / self.total, np.nan))
 
     def __add__(self, other: TableComparison) -> Self:
         """The evidence of two splits together."""
         losses, alike = (
-            {name: value + b[name] for name, value in a.items()}
+            {name: np.concatenate([value, b[name]]) for name, value in a.items()}
             for a, b in ((self.losses, other.losses), (self.alike, other.alike))
         )
         seconds = {name: min(value, other.seconds[name]) for name, value in self.seconds.items()}
-        weight, rows = self.weight + other.weight, self.rows + other.rows
+        weight, rows = (np.concatenate(both) for both in ((self.weight, other.weight), (self.rows, other.rows)))
         return replace(self, losses=losses, alike=alike, seconds=seconds, weight=weight, rows=rows)
 
     def of(self, names: Collection[str]) -> Self:
@@ -105,7 +134,9 @@ class TableComparison(Comparison):
         for other in BASELINES:
             gain, low, high, better = self.gain(name, other)
             row |= interval_columns(f"gain_over_{other}", (gain, low, high)) | {f"better_than_{other}": better}
-        return row | interval_columns("behind_best", self.behind(name)) | {"seconds": self.seconds[name]}
+        row |= interval_columns("behind_best", self.behind(name))
+        row["loss_nested"] = self.nested if name == self.recommended() else np.nan
+        return row | {"seconds": self.seconds[name]}
 
     def over_clients(self, name: str) -> tuple[float, float]:
         """A method's mean loss over clients, and its standard error."""
@@ -115,27 +146,84 @@ class TableComparison(Comparison):
     def gain(self, name: str, other: str) -> tuple[float, float, float, float]:
         """Its mean gain over a baseline with the interval's ends, and the share of clients that gain."""
         gain = self._tested(self.against(other, name)) - self._tested(self.mean(name))
-        return *self._interval(gain), float((gain > 0).mean())
+        return *self._interval(name, other), float((gain > 0).mean())
 
     def behind(self, name: str) -> Triple:
         """How far it is behind the best method in the mean, with the interval's ends."""
-        return self._interval(self._tested(self.mean(name)) - self._tested(self.mean(self.best)))
+        return self._interval(self.best, name, alike=False)
 
-    def _interval(self, values: Floats) -> Triple:
-        return values.mean(), *bootstrap(values, self.seed)
+    @property
+    def _ratio(self) -> float:
+        """Of test rows to training rows."""
+        return self.fraction / (1.0 - self.fraction)
+
+    def _gains(self, name: str, other: str, alike: bool = True) -> Floats:
+        """Sums of paired differences of losses (splits, m), positive where a method has less than another."""
+        theirs = self.alike.get(name, self.losses[other]) if alike and other == "local" else self.losses[other]
+        return np.asarray(theirs - self.losses[name])
+
+    def _interval(self, name: str, other: str, alike: bool = True) -> Triple:
+        """A method's mean gain over another over clients, with its interval."""
+        if name == other:
+            return 0.0, 0.0, 0.0
+        some = self.total > 0
+        sums, weight, total = self._gains(name, other, alike)[:, some], self.weight[:, some], self.total[some]
+        gain, units, splits = sums.sum(axis=0) / total, self.units, len(sums)
+        size = np.bincount(units)
+        value, moved = statistic(np.bincount(units, gain)[:, None], size[:, None].astype(np.float64))
+        apart = (sums - gain * weight) * (splits / total / len(total))
+        changed = np.array([np.bincount(units, one, len(size)) for one in apart])
+        least = self._unseen(name, other)
+        return interval(value + changed.sum(axis=1), moved + changed, 1.0, self._ratio, least)
+
+    def _unseen(self, name: str, other: str) -> float:
+        """What two methods may differ by in tables alike, where they are one in this: a variance learned to be zero.
+
+        For every column it is what one parameter costs in held-out loss, as in Akaike's criterion.
+        """
+        least = min(float(self.losses[each].sum()) for each in (name, other))
+        noise = least / float(self.weight.sum()) if self.family.has_dispersion else 1.0
+        trained = float(self.weight.sum()) / len(self.weight) / self._ratio
+        return self.columns * 0.5 * self.family.loss_factor * noise / trained
+
+    @cached_property
+    def nested(self) -> float:
+        """The loss over rows of choosing: each client's rows are tested by the method that others' rows choose.
+
+        Of up to ``FOLDS`` parts of the units the others choose as :meth:`recommended` does, so that no row has a say in
+        what it is tested by, and nothing is fitted for it. NaN where there is one unit.
+        """
+        units = np.full(len(self.total), -1)
+        units[self.total > 0] = self.units
+        folds = min(int(units.max()) + 1, FOLDS)
+        loss = 0.0 if folds > 1 else np.nan
+        for fold in range(folds if folds > 1 else 0):
+            out = (units >= 0) & (units % folds == fold)
+            chosen = self._without(out).recommended()
+            loss += float(self.losses[chosen][:, out].sum())
+        return loss / float(self.weight.sum())
+
+    def _without(self, out: Bools) -> Self:
+        """The same of other clients than these (m,)."""
+        losses, alike = ({n: v[:, ~out] for n, v in each.items()} for each in (self.losses, self.alike))
+        above = tuple(node[~out] for node in self.above)
+        weight, rows = self.weight[:, ~out], self.rows[:, ~out]
+        return replace(self, losses=losses, alike=alike, above=above, weight=weight, rows=rows)
 
     def _tested(self, values: Floats) -> Floats:
-        return values[self.weight > 0]
+        return values[self.total > 0]
 
     def by_client(self, clients: Clients, recommended: str) -> pd.DataFrame:
         """One row for each client: see ``FitResult.client_gains``."""
         frame: dict[str, Any] = {}
         if clients.levels:
             frame["cluster"] = np.asarray(clients.levels[0].labels)[clients.clusters]
-        frame |= {"rows": clients.counts, "test_rows": self.rows.astype(np.int64)}
+        frame |= {"rows": clients.counts, "test_rows": self.rows.sum(axis=0).astype(np.int64)}
         frame |= {f"loss_{other}": self.against(other, recommended) for other in BASELINES}
         frame["loss_recommended"] = self.mean(recommended)
         frame |= {f"gain_over_{other}": frame[f"loss_{other}"] - frame["loss_recommended"] for other in BASELINES}
+        for other in BASELINES:
+            frame[f"worse_than_{other}"] = losing(self._gains(recommended, other), self.weight, self._ratio)
         return pd.DataFrame(frame, index=pd.Index(clients.labels, name=clients.name))
 
     def reason(self, recommended: str, splits: Splits) -> str:
@@ -154,7 +242,10 @@ class TableComparison(Comparison):
         if tied := may_be_as_good(self.table, best):
             names = ("Method " if len(tied) == 1 else "Methods ") + _listed(tied)
             good = "may be as good" if best == recommended else f"may be as good as {best}"
-            text += f" {names} {good}: the 95% interval of the difference over clients holds 0."
+            who = "clients" if self._over_clients else "clusters"
+            text += f" {names} {good}: the 95% interval of the difference over {who} holds 0."
+        if np.isfinite(self.nested):
+            text += f" Where other clients' rows choose the method for each, the loss is {self.nested:.4g}."
         if self.tested < FEW:
             text += f" With {self.tested} client{'s' * (self.tested != 1)}, intervals over clients say little."
         return text
@@ -162,7 +253,7 @@ class TableComparison(Comparison):
     def _of_median(self, recommended: str) -> str:
         """What the median client gains over a model of its own, where losses of single clients are known."""
         other = "pooled" if recommended == "local" else "local"
-        if other not in self.losses or self.tested != np.sum(self.weight > 0):
+        if other not in self.losses or self.tested != len(self._tested(self.total)):
             return ""
         ratio = median_ratio(self.mean(recommended), self.against(other, recommended))
         if np.isnan(ratio):
@@ -185,7 +276,7 @@ def each_split(
     rows. ``alike`` are, of methods with a prior of their own, fits of every client's own rows under that prior.
     """
     some: Floats = np.ones(len(clients)) if counted is None else counted.astype(np.float64)
-    clustered = any(len(level.labels) > 1 for level in clients.levels)
+    above = paths(clients.clusters, [level.parent for level in clients.levels])
     for train, held in splits.parts(clients):
         losses, seconds = dict[str, Floats](), dict[str, float]()
         for name, fit in fits.items():
@@ -195,7 +286,18 @@ def each_split(
             losses[name] = client_losses(held, family, fitted.client) * some
         own = {name: client_losses(held, family, fit(train).client) * some for name, fit in (alike or {}).items()}
         weight, rows = totals(held.weights, held.starts, held.stops) * some, held.counts * some
-        yield TableComparison(losses, weight, rows, seconds, family, splits.seed, clustered, own)
+        found, own = ({name: loss[None] for name, loss in each.items()} for each in (losses, own))
+        yield TableComparison(
+            found, weight[None], rows[None], seconds, family, splits.fraction, clients.X.shape[1], above, own
+        )
+
+
+def paths(clusters: Ints, parents: Sequence[Ints]) -> tuple[Ints, ...]:
+    """The cluster (m,) of every client at every level, fine to coarse."""
+    out = [clusters] * bool(parents)
+    for level in parents[:-1]:
+        out.append(level[out[-1]])
+    return tuple(out)
 
 
 def all_splits(parts: Iterable[TableComparison]) -> TableComparison:
@@ -205,8 +307,8 @@ def all_splits(parts: Iterable[TableComparison]) -> TableComparison:
 
 def has_clusters(name: str) -> bool:
     """Whether a method has a model of every cluster."""
-    method = FITTED[name]
-    return not method.flat and (method.learns or method.clustered or "gamma" in method.takes)
+    method = FITTED.get(name)
+    return method is not None and not method.flat and (method.learns or method.clustered or "gamma" in method.takes)
 
 
 def _listed(parts: list[str]) -> str:

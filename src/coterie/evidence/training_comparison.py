@@ -13,8 +13,8 @@ import pandas as pd
 
 from coterie.engines.local_engines import ready
 from coterie.errors import CoterieError, listed
-from coterie.evidence.comparison import BASELINES, Comparison, Triple, interval_columns
-from coterie.evidence.intervals import half_width, statistic
+from coterie.evidence.comparison import BASELINES, UNITS, Comparison, interval_columns
+from coterie.evidence.intervals import Triple, interval, statistic
 from coterie.files import local
 from coterie.methods.method import Method
 from coterie.methods.registry import TRAINED, trained_method
@@ -265,36 +265,43 @@ class TrainingComparison(Comparison):
     def interval(self, name: str, other: str | None = None, what: str = "") -> Triple:
         """A method's mean score over rows with its 95% interval; its difference to another one where that is named.
 
-        Over clients and seeds together: see :func:`half_width`. An accuracy's ends lie within 0 and 1, those
-        of a packaged loss are not below 0, which no such loss is.
+        Over clients, or known groups of them, and seeds together: see :mod:`~coterie.evidence.intervals`. An accuracy's
+        ends lie within 0 and 1, those of a packaged loss are not below 0, which no such loss is.
         """
         what = what or self.score
-        found = [statistic(*run.scores.ratio(what)) for run in self.runs[name]]
-        value, moved = np.array([v for v, _ in found]), [u for _, u in found]
+        value, moved = self._moved(name, what)
         if other is not None:
-            less = [statistic(*run.scores.ratio(what)) for run in self.runs[other]]
-            value, moved = value - [v for v, _ in less], [u - v for u, (_, v) in zip(moved, less, strict=True)]
-        mean, half = float(value.mean()), half_width(value, *self._aligned(name, moved))
-        low, high = mean - half, mean + half
+            less, by = self._moved(other, what)
+            value, moved = value - less, moved - by
+        data = self.config.data
+        anew = data["partition"] not in ("given", "by_column") and data["seed"] is None
+        ratio = data["test"] / (1.0 - data["test"]) if data["seed"] is None else 0.0  # else the rows stay the same
+        mean, low, high = interval(value, moved, float(data["test"]) if anew else 1.0, ratio)
         share = what in ("accuracy", BALANCED) and self.rule.score == "accuracy"
         if other is None and (share or (what == "loss" and self.config.loss_is_not_negative)):
             low = max(low, 0.0)
         return mean, low, min(high, 1.0) if other is None and share else high
 
-    def _aligned(self, name: str, moved: list[Floats]) -> tuple[Floats, float]:
-        """Influences (seeds, m) with a column for each client, and the share of rows that two seeds hold out alike.
+    def _moved(self, name: str, what: str) -> tuple[Floats, Floats]:
+        """Values (seeds,) and influences (seeds, units), each unit in the same column whatever its place in a seed.
 
-        The share is 1 where clients are the same in every seed, so that a column is one client.
+        Units are groups of clients that are known, where there are ``UNITS`` of them, else clients.
         """
-        data = self.config.data
-        if data["partition"] not in ("given", "by_column") and data["seed"] is None:
-            return np.array(moved), float(data["test"])
-        labels = [run.labels for run in self.runs[name]]
-        column = {label: k for k, label in enumerate(dict.fromkeys(label for one in labels for label in one))}
-        out = np.zeros((len(moved), len(column)))
-        for row, one, u in zip(out, labels, moved, strict=True):
-            row[[column[label] for label in one]] = u
-        return out, 1.0
+        known = [group for group in self.groups if group is not None]
+        grouped = (
+            bool(known) and len(known) == len(self.groups) and all(len(np.unique(group)) >= UNITS for group in known)
+        )
+        runs = self.runs[name]
+        units: list[Any] = known if grouped else [run.labels or range(len(run.scores.weight)) for run in runs]
+        column = {unit: k for k, unit in enumerate(dict.fromkeys(unit for one in units for unit in one))}
+        value, moved = np.zeros(len(runs)), np.zeros((len(runs), len(column)))
+        for k, (run, one) in enumerate(zip(runs, units, strict=True)):
+            at, sums = [column[unit] for unit in one], list[Floats]()
+            for part in run.scores.ratio(what):
+                sums.append(np.zeros((len(column), part.shape[1])))
+                np.add.at(sums[-1], at, part)
+            value[k], moved[k] = statistic(*sums)
+        return value, moved
 
     @cached_property
     def table(self) -> pd.DataFrame:

@@ -57,11 +57,12 @@ def _sorted_gains(gain: Floats, labels: list[str], other: str, result: FitResult
     svg = axes.draw(
         parts,
         f"Gain of each of {m:,} {many} over {other} in held-out {result.loss}, sorted: "
-        f"{down:,} lose, {up:,} gain, median {median}.",
+        f"{down:,} do worse, {up:,} better, median {median}.",
         f"{many}, from the greatest loss to the greatest gain",
         f"gain ({result.loss})",
     )
-    said = f"{up:,} gain, {down:,} lose; the median gain is {median}.{_cut(axes, gain)}"
+    said = f"On held-out rows {up:,} do better and {down:,} worse, noise included; the median gain is {median}."
+    said += _cut(axes, gain)
     return Figure(f"Gain over {other}, from worst to best", svg, said)
 
 

@@ -29,6 +29,7 @@ def render(result: FitResult) -> str:
             result=result,
             question=f"Which model is best for every {words.one(m.client_name)}?",
             headline=words.headline(result),
+            loses=words.who_loses(result),
             facts=facts(result),
             tiles=tiles(result) if compared else [],
             comparison=tables.comparison_table(result) if compared else None,
@@ -85,7 +86,9 @@ def tiles(result: FitResult) -> list[tuple[str, str, str]]:
         value = ("+" if gain > 0 else "") + words.fixed(gain, places)
         out.append((value, f"mean gain in {result.loss} over {name}", "; ".join(remarks)))
         share = words.percent(float(best[f"better_than_{other}"]))
-        out.append((share, f"of {words.several(client)} better off than with {name}", ""))
+        out.append(
+            (share, f"of {words.several(client)} better off than with {name}", "on held-out rows, noise included")
+        )
     return out
 
 

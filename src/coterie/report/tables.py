@@ -70,12 +70,13 @@ def comparison_table(result: FitResult) -> Table:
         marked=methods.index(result.recommended) if result.recommended in methods else None,
         mark="best" if methods[0] == result.recommended else "recommended",
         note="Lower losses are better. Over clients, each client counts once, whatever its rows. "
-        "Gains are paired by client, positive where a client is better off; one client can sway their mean.",
+        "Gains are paired by client, positive where a client is better off; one client can sway their mean. "
+        "Intervals are over clusters where there are three or more, else over clients.",
     )
 
 
 def extremes_table(result: FitResult, limit: int = 8) -> Table:
-    """The clients that gain and lose most over the baseline; all of them where they are few."""
+    """The clients with the largest gains and losses on held-out rows; all of them where they are few."""
     gain = f"gain_over_{words.baseline(result)}"
     frame = result.client_gains
     frame = frame[frame[gain].notna()].sort_values(gain, ascending=False, kind="stable")
@@ -93,8 +94,10 @@ def extremes_table(result: FitResult, limit: int = 8) -> Table:
     places = _of_losses(kept[list(titles)])
     titles |= {"gain_over_local": "gain over local", "gain_over_pooled": "gain over pooled"}
     columns += [(title, _fixed(kept[name], places)) for name, title in titles.items()]
-    note = f"{note} Mean held-out {result.loss} of each."
-    return Table.of("Who gains and who loses most", columns, texts=texts, note=note)
+    if (worse := f"worse_than_{words.baseline(result)}") in kept:
+        columns.append(("beyond noise", ["loses" if loses else "–" for loses in kept[worse]]))
+    note = f"{note} Mean held-out {result.loss} of each, noise included."
+    return Table.of("The largest gains and losses on held-out rows", columns, texts=texts, note=note)
 
 
 def cluster_table(result: FitResult, limit: int = 20, terms: int = 6) -> Table:

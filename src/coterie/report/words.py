@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from coterie.evidence.intervals import less, median_ratio
+from coterie.evidence.intervals import ENOUGH, less, median_ratio
 from coterie.evidence.table_comparison import may_be_as_good
 from coterie.families import family_named
 from coterie.results.fit_result import FitResult
 from coterie.results.model import Model
 from coterie.results.predict import Nodes
+
+WORDS = 20  # of a headline at most
+NAMES = 8  # clients that are named in a sentence at most
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -133,7 +136,7 @@ def against(method: str, client: str) -> str:
 
 
 def headline(result: FitResult) -> str:
-    """The answer in one sentence: which method, by how much, how many clients gain, who is hurt."""
+    """The answer in one claim of at most ``WORDS`` words: which method, and by how much for whom."""
     client, table, best = result.model.client_name, result.comparison, result.recommended
     if table.empty or best not in table.index:
         return f"The {result.method} model of {result.formula} for {len(result.model.labels):,} {several(client)}."
@@ -141,32 +144,42 @@ def headline(result: FitResult) -> str:
     tied = may_be_as_good(table, best) if "behind_best_low" in table else []
     lowest = table["loss_rows"][best] <= table["loss_rows"].min()
     text = f"The {best} model {'predicts best' if not tied else 'has the lowest loss' if lowest else 'is recommended'}"
-    gains = result.client_gains.get(f"gain_over_{other}")
-    gains = None if gains is None or not np.isfinite(gains).any() else gains[np.isfinite(gains)]
-    if other in table.index and best != other:
-        text += _gained(result, other, None if gains is None else gains.index)
-    if tied:
-        text += f"; {joined(tied)} may be as good"
-    if gains is None or best == other:
+    if other not in table.index or best == other:
         return f"{text}."
-    up, down = int((gains > 0).sum()), int((gains < 0).sum())
-    text += f"; {up:,} of {len(gains):,} {several(client)} gain"
-    return f"{text}, {down:,} {'loses' if down == 1 else 'lose'}." if down else f"{text} and none loses."
+    claims = [f"{text}{_gained(result, other, noun)}." for noun in (one(client), "client")]
+    return claims[len(claims[0].split()) > WORDS]
 
 
-def _gained(result: FitResult, other: str, seen: Any) -> str:
-    """What the median client of those seen gains over a baseline; where there are none, what there is over rows."""
-    client, losses = result.model.client_name, result.comparison["loss_rows"]
-    if seen is None:
-        gained = less(float(losses[result.recommended]), float(losses[other]), result.loss)
-        return f": over rows {gained} than {against(other, client)}"
+def _gained(result: FitResult, other: str, noun: str) -> str:
+    """What the median client gains over a baseline; where there are no losses of clients, what there is over rows."""
+    than = "alone" if other == "local" else "pooled"
+    gains = result.client_gains.get(f"gain_over_{other}")
+    if gains is None or not np.isfinite(gains).any():
+        losses = result.comparison["loss_rows"]
+        return f": over rows {less(float(losses[result.recommended]), float(losses[other]), result.loss)} than {than}"
     best, theirs = (
-        result.client_gains.loc[seen, f"loss_{name}"].to_numpy(dtype=np.float64) for name in ("recommended", other)
+        result.client_gains.loc[np.isfinite(gains), f"loss_{name}"].to_numpy(dtype=np.float64)
+        for name in ("recommended", other)
     )
-    model = "one model for all" if other == "pooled" else "a model of its own"
     ratio = median_ratio(best, theirs)
-    rows = " over all rows, but" if ratio > 1.0005 else ":"  # what is best over rows need not be so for most
-    return f"{rows} the median {one(client)} has {less(ratio, 1.0, result.loss)} than with {model}"
+    rows = " over rows, but" if ratio > 1.0005 else ":"  # what is best over rows need not be so for most
+    return f"{rows} the median {noun} has {less(ratio, 1.0, result.loss)} than {than}"
+
+
+def who_loses(result: FitResult) -> str:
+    """Which clients lose by the recommended method beyond the noise of splits, in a sentence; "" where not known."""
+    client, gains, other = result.model.client_name, result.client_gains, baseline(result)
+    if f"worse_than_{other}" not in gains or result.recommended == other:
+        return ""
+    if result.settings.get("splits", ENOUGH) < ENOUGH:
+        return f"Which {several(client)} lose takes {ENOUGH} splits to tell."
+    who = gains.index[gains[f"worse_than_{other}"].to_numpy(dtype=bool)]
+    tested = int(gains[f"gain_over_{other}"].notna().sum())
+    beyond = f"against {'models of their own' if other == 'local' else 'one model for all'} beyond the noise of splits"
+    if not len(who):
+        return f"None of {tested:,} {several(client)} loses {beyond}."
+    names = joined([short(label) for label in who[:NAMES]] + [f"{len(who) - NAMES:,} more"] * (len(who) > NAMES))
+    return f"{len(who):,} of {tested:,} {several(client)} lose{'s' * (len(who) == 1)} {beyond}: {names}."
 
 
 _TIED = {

@@ -12,7 +12,7 @@ import pandas as pd
 from coterie.data.clients import Clients
 from coterie.data.labels import find_labels, resembling
 from coterie.errors import CoterieError, listed, nearest
-from coterie.evidence.intervals import bootstrap, over_splits
+from coterie.evidence.intervals import over_clients, over_splits
 from coterie.evidence.table_comparison import FEW, TableComparison, all_splits
 from coterie.methods.collaboration.choose_collaborators import Choice
 from coterie.numerics.arrays import Floats
@@ -159,7 +159,7 @@ def _over_rows(advice: Advice) -> Iterator[str]:
 
 def _measured(advice: Advice) -> Iterator[str]:
     gain = advice.clients["gain"].dropna().to_numpy()
-    low, high = bootstrap(gain, advice.settings["seed"])
+    _, low, high = over_clients(gain)
     interval = f" (95% interval {low:.3g} to {high:.3g})" if len(gain) >= FEW else ""
     yield (
         f"A client gains {gain.mean():.3g} in the mean{interval} and {np.median(gain):.3g} in the median over being "
@@ -175,7 +175,7 @@ def _agreement(advice: Advice) -> Iterator[str]:
     enough = frame["rows"] * (1.0 - settings["test_fraction"]) >= OWN_ROWS * settings["columns"]
     sound, left = frame[tested & enough], frame[tested & ~enough]
     if len(sound):
-        yield from _compared(sound, len(sound) < int(tested.sum()), settings["seed"])
+        yield from _compared(sound, len(sound) < int(tested.sum()))
     if len(left):
         yield (
             f"For {_count(len(left))} with fewer than {OWN_ROWS} training rows to each of {advice.settings['columns']} "
@@ -184,12 +184,12 @@ def _agreement(advice: Advice) -> Iterator[str]:
         )
 
 
-def _compared(frame: pd.DataFrame, some: bool, seed: int) -> Iterator[str]:
+def _compared(frame: pd.DataFrame, some: bool) -> Iterator[str]:
     predicted, gain = frame["predicted_gain"].to_numpy(), frame["gain"].to_numpy()
     whose = f"For {_count(len(frame))} with rows enough for a model of their own" if some else "In the mean"
     text = f"{whose}, theory predicted a gain of {predicted.mean():.3g} and {gain.mean():.3g} was measured"
     if len(frame) >= FEW:
-        low, high = bootstrap(gain, seed)
+        _, low, high = over_clients(gain)
         verdict = "they agree" if low <= predicted.mean() <= high else "they differ by more than chance"
         if not low <= predicted.mean() <= high:
             verdict += f": theory promised too {'much' if predicted.mean() > high else 'little'}"
@@ -257,7 +257,7 @@ def measured(parts: Sequence[TableComparison], fraction: float, predicted: Seque
     """
     whole = all_splits(parts)
     columns: dict[str, Any] = {"predicted_gain": np.mean(predicted, axis=0)}
-    columns |= {"test_rows": whole.rows.astype(np.int64), "loss_alone": whole.mean("local")}
+    columns |= {"test_rows": whole.rows.sum(axis=0).astype(np.int64), "loss_alone": whole.mean("local")}
     columns |= {"loss_together": whole.mean("together"), "loss_pooled": whole.mean("pooled")}
     columns["gain"] = columns["loss_alone"] - columns["loss_together"]
     gains = np.array([part.mean("local") - part.mean("together") for part in parts])

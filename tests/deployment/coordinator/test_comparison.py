@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 import coterie
 from coterie.api import compared
@@ -51,8 +52,8 @@ def of_one_table(table, task, name="hierarchical", splits=1, **options):
 
 
 def alike(there, here, rtol=1e-10, intervals=True):
-    """The rows of a comparison that both have; what is behind the best depends on who is compared."""
-    names = [n for n in there.comparison if n != "seconds" and not n.startswith("behind")]
+    """The rows of a comparison that both have; what is behind the best, or chosen, depends on who is compared."""
+    names = [n for n in there.comparison if n not in ("seconds", "loss_nested") and not n.startswith("behind")]
     names = [n for n in names if intervals or not n.endswith(("_low", "_high"))]
     want = here.comparison.loc[there.comparison.index, names]
     pd.testing.assert_frame_equal(there.comparison[names], want, rtol=rtol, atol=1e-12)
@@ -161,7 +162,9 @@ def test_where_clients_are_not_to_be_seen_sums_make_the_comparison(tmp_path, sec
     alike(there, here, 1e-10 if secure is None else 1e-6, intervals=False)
     low, high = (there.comparison[f"gain_over_local_{side}"]["pooled"] for side in ("low", "high"))
     gains = here.client_gains["loss_local"] - here.client_gains["loss_pooled"]
-    half = 1.96 * gains.std() / np.sqrt(12)
+    least = there.comparison["loss_rows"][["local", "pooled"]].min()
+    parameter = 2 * least / (3 * here.client_gains["test_rows"].sum())  # what two columns cost
+    half = np.hypot(stats.t.ppf(0.975, 11) * gains.std() / np.sqrt(12), parameter)
     np.testing.assert_allclose([low, high], [gains.mean() - half, gains.mean() + half], rtol=1e-5)
     assert there.client_gains.empty and "as sums over clients" in there.notes[-1]
     assert "Of 2 splits 1 was made" in there.notes[-1] and there.settings["splits"] == 1

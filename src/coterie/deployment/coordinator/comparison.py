@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -17,15 +18,16 @@ from coterie.deployment.site.holdout import baselines, keep, losses, moments
 from coterie.engines.retry_and_quorum import BelowQuorum, Refused
 from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError, NotAll
-from coterie.evidence.comparison import BASELINES, Triple
+from coterie.evidence.comparison import BASELINES
+from coterie.evidence.intervals import Triple
 from coterie.evidence.splits import Splits
-from coterie.evidence.table_comparison import TableComparison, all_splits
+from coterie.evidence.table_comparison import TableComparison, all_splits, paths
 from coterie.federation import PerRow, require_all_replies
 from coterie.methods import local, pooled
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
 from coterie.methods.tree.penalised_tree import prepare
-from coterie.numerics.arrays import Bools, Floats
+from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.results.fit_result import FitResult
 
 Fit = Callable[[Remote], Estimates]
@@ -66,11 +68,25 @@ class Summed(TableComparison):
         """How far it is behind the best method in the mean, with the interval's ends."""
         return self._paired(name, self.best)
 
+    @cached_property
+    def units(self) -> Ints:
+        """The tested clients, whatever clusters they are in: sums do not tell them apart."""
+        return np.arange(self.tested)
+
+    @cached_property
+    def nested(self) -> float:
+        """Not known: no client's losses are, which others could be chosen by."""
+        return float("nan")
+
     def _paired(self, worse: str, better: str) -> Triple:
+        from scipy.stats import t
+
         gain = self.over_clients(worse)[0] - self.over_clients(better)[0]
         if self.tested < 2:
             return gain, float("nan"), float("nan")
-        half = 1.96 * self._error(self.sums["apart"][self.order.index(better), self.order.index(worse)], gain)
+        apart = self.sums["apart"][self.order.index(better), self.order.index(worse)]
+        least = self._unseen(*(name.removeprefix(ALIKE) for name in (better, worse)))
+        half = float(np.hypot(t.ppf(0.975, self.tested - 1) * self._error(apart, gain), least))
         return gain, gain - half, gain + half
 
     def _error(self, square: Any, mean: float) -> float:
@@ -196,6 +212,7 @@ class _Split:
     names: list[str]
     out: dict[str, str]
     seconds: dict[str, float] = field(default_factory=dict)
+    columns: int = 1
 
     def made(self) -> TableComparison:
         """The baselines, the methods, and what comes back of their losses."""
@@ -211,6 +228,7 @@ class _Split:
             fed.restore("untouched")
         start, fed.reveals = perf_counter(), False  # type: ignore[attr-defined]
         root, where = _baselines(fed, problem)
+        self.columns = len(root)
         require_all_replies(fed.total(baselines, root=root, **where))
         self.seconds |= dict.fromkeys(BASELINES, perf_counter() - start)
         for name, fit in every.items():
@@ -245,12 +263,12 @@ class _Split:
         told = require_all_replies(told)
         some = np.ones(1) if asked.counted is None or not self.alone else asked.counted.astype(np.float64)
         values = np.atleast_2d(told["losses"])
-        found = {n: values[:, i] * some for i, n in enumerate(names)}
-        weight, rows = (np.atleast_1d(np.asarray(told[k], dtype=np.float64)) * some for k in ("weight", "rows"))
+        found = {n: (values[:, i] * some)[None] for i, n in enumerate(names)}
+        weight, rows = ((np.atleast_1d(np.asarray(told[k], dtype=np.float64)) * some)[None] for k in ("weight", "rows"))
         alike = {n.removeprefix(ALIKE): found.pop(n) for n in names if n.startswith(ALIKE)}
         seconds = {n: self.seconds[n] for n in found}
-        clustered = any(size > 1 for size in asked.problem.tree.sizes)
-        given = (found, weight, rows, seconds, asked.problem.family, asked.splits.seed, clustered, alike)
+        above, columns = paths(fed.clients.clusters, asked.problem.tree.parents), self.columns
+        given = (found, weight, rows, seconds, asked.problem.family, asked.splits.fraction, columns, above, alike)
         return TableComparison(*given) if self.alone else Summed(*given, sums=dict(told), order=tuple(names))
 
 
