@@ -24,7 +24,7 @@ from benchmarks.measure import Row, skipped
 
 M, ROWS, P, K, FILES, REPEATS = 200_000, 10, 10, 20, 8, 5
 FORMULA = "y ~ " + " + ".join(f"x{j}" for j in range(1, P))
-IMPORTS = ("pandas", "coterie.data.prepare_table", "coterie.engines.ray.shards", "coterie.methods.hierarchical")
+IMPORTS = ("pandas", "coterie.data.prepare_table", "coterie.engines.ray.parquet_shards", "coterie.methods.hierarchical")
 METHODS = {"exact": "hierarchical, Gaussian, diagonal D", "rounds": "Async-L2GD, 2,000 iterations"}
 
 

@@ -19,9 +19,9 @@ from unittest.mock import patch
 import coterie
 from coterie.deployment import folders
 from coterie.deployment.coordinator import run
-from coterie.deployment.site.payload import summary
 from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
+from coterie.deployment.site.redaction_and_owner_log import summary
 from tests.deployment import hospitals
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -75,14 +75,14 @@ def check(
 ) -> None:
     """Ask every site for its clock, its versions and how its columns differ from those of others; no row moves."""
     from coterie.deployment import folders
-    from coterie.deployment.coordinator import check as checks
+    from coterie.deployment.coordinator.check_sites import read_report
 
     home, _, engine = folders.opened(folder)
     run_id = folders.unused(home, "check")
     described = {"program": "check", "options": {"unite": unite}}
     with folders.begun(home, run_id, described), waiting("Asking the sites ..."):
         engine.run(home, run_id, timeout)
-    report = checks.read_report(home, run_id)
+    report = read_report(home, run_id)
     if as_json:
         print(json.dumps(asdict(report), indent=1, ensure_ascii=False))
     else:

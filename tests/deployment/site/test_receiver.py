@@ -20,9 +20,10 @@ from coterie.deployment import logs, toml_files
 from coterie.deployment.column_types import SchemaColumn
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.schema import Schema
-from coterie.deployment.site import payload, prepared_data, receiver
+from coterie.deployment.site import prepared_data, receiver
 from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import LOCK, SiteReceiver
+from coterie.deployment.site.redaction_and_owner_log import tell_owner
 from coterie.deployment.site.site_toml import Member
 from coterie.deployment.site.table import PROBLEM
 from coterie.engines import wire
@@ -218,7 +219,7 @@ def test_an_owner_reads_the_cause_and_not_only_what_came_of_it(tmp_path):
     assert told.count("write numbers as in 1234.5") == 1 and told.count("0 rows can be used") == 3
     assert "column 'pain' has no level of the schema, but 'mild', in 40 rows" in told
     for n in range(100):
-        payload.tell_owner(home(tmp_path, "bern"), [f"problem {n}"])
+        tell_owner(home(tmp_path, "bern"), [f"problem {n}"])
     told = (home(tmp_path, "bern") / PROBLEM).read_text()
     assert "problem 99" in told and "problem 90\n" in told and "problem 9\n" not in told
 

@@ -18,7 +18,7 @@ from coterie import files
 from coterie.data.prepare_table import check_choices
 from coterie.deployment import secure_sum_setup
 from coterie.deployment.coordinator.advise import advise
-from coterie.deployment.coordinator.check import GATHER, run_check
+from coterie.deployment.coordinator.check_sites import GATHER, run_check
 from coterie.deployment.coordinator.fit import fit, need_rows, settled
 from coterie.deployment.coordinator.run_toml import ADVISE, CHECK, RunConfig, digest
 from coterie.deployment.federation_toml import RUN, SCHEMA, Config

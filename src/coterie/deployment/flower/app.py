@@ -166,12 +166,13 @@ def folder() -> Path:
 
 def site(context: Any) -> tuple[str, Receiver]:
     """Name of the site here, and what answers its messages."""
-    from coterie.deployment.site import payload, receiver
+    from coterie.deployment.site import receiver
+    from coterie.deployment.site.redaction_and_owner_log import redact_paths
 
     try:
         return Member.read(folder()).name, receiver.receiver(folder())
     except CoterieError as problem:  # whose text Flower sends on
-        raise CoterieError(payload.redact_paths(str(problem), folder())) from problem
+        raise CoterieError(redact_paths(str(problem), folder())) from problem
 
 
 def client() -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 from coterie.deployment.federation_toml import PROBLEM, SCHEMA
 from coterie.deployment.schema import Schema, clusters_of
 from coterie.deployment.site.disclosure import Behind
-from coterie.deployment.site.payload import tell_owner
+from coterie.deployment.site.redaction_and_owner_log import tell_owner
 from coterie.deployment.site.site_toml import Member
 from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import read_durable, write_durable

@@ -19,9 +19,9 @@ import numpy as np
 from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import BOOK, RELEASES, SCHEMA, Config
 from coterie.deployment.site import prepared_data
-from coterie.deployment.site.payload import summary
 from coterie.deployment.site.prepared_data import Prepared
 from coterie.deployment.site.receiver import SiteReceiver
+from coterie.deployment.site.redaction_and_owner_log import summary
 from coterie.deployment.site.site_toml import Member
 from coterie.engines.site import Node
 from coterie.errors import CoterieError

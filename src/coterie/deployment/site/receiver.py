@@ -24,7 +24,8 @@ from coterie import files
 from coterie.deployment import secure_sum_setup
 from coterie.deployment.federation_toml import BOOK, PROBLEM, RELEASES, SCHEMA, SITE, Config
 from coterie.deployment.schema import Schema, disagreements
-from coterie.deployment.site import disclosure, payload, prepared_data
+from coterie.deployment.site import disclosure, prepared_data
+from coterie.deployment.site.redaction_and_owner_log import holds_numbers, note_answer, redact, tell_owner
 from coterie.deployment.site.site_toml import Member
 from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import ANEW, read_durable, write_durable
@@ -70,7 +71,7 @@ class SiteReceiver:
         self.member, self.config = member or Member.read(self.folder), config or Config.read(self.folder)
         self.config.need_site(self.member.name)
         self._keep, self._durable, self._prepare = drawer or self.folder, drawer is None, prepare
-        self._watch = watch or partial(payload.note_answer, self._keep / "log.jsonl")
+        self._watch = watch or partial(note_answer, self._keep / "log.jsonl")
         self._releases = disclosure.Releases(self._keep / RELEASES, self.member.name)
         self._runs: dict[str, Node] = {}
         self._prepared: dict[str, prepared_data.Prepared] = {}
@@ -105,7 +106,7 @@ class SiteReceiver:
             if (node := self._runs.get(run)) is not None:
                 self._run_stamps[run] = self._run_stamp(run)
             self._told = partial(self._watch, request, reply, time.perf_counter() - start, node)
-        return payload.redact(reply, self.folder)
+        return redact(reply, self.folder)
 
     def _guarded(self) -> Answer:
         """What answers, behind the guard of the owner's privacy where ``site.toml`` has one."""
@@ -156,7 +157,7 @@ class SiteReceiver:
                 self._releases.decline(bit, rules.refusals_per_day)
             raise CoterieError(disclosure.DECLINES) from problem
         reply = self._guard(request, key)
-        if payload.holds_numbers(reply):
+        if holds_numbers(reply):
             self._releases.remember()
         elif FAILS.encode() in reply:
             self._releases.decline(bit, rules.refusals_per_day)
@@ -199,7 +200,7 @@ class SiteReceiver:
     def _tell_owner(self, lines: Iterable[str]) -> None:
         """Write down what does not leave; a full disk keeps it to itself."""
         with suppress(OSError):
-            payload.tell_owner(self._keep, lines)
+            tell_owner(self._keep, lines)
 
     def _answer(self, request: dict[str, Any], key: bytes) -> bytes:
         if request["kind"] == "check":
@@ -357,5 +358,5 @@ def receiver(folder: Path) -> Callable[[bytes], bytes]:
     try:
         return SiteReceiver(folder).receive
     except (CoterieError, OSError) as problem:
-        reply = payload.redact(wire.encode({"refused": f"The site cannot take part: {problem}"}), folder)
+        reply = redact(wire.encode({"refused": f"The site cannot take part: {problem}"}), folder)
         return lambda _: reply

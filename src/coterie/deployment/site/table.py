@@ -24,8 +24,8 @@ from coterie.deployment.column_types import LARGEST, Mask, numbers
 from coterie.deployment.federation_toml import PROBLEM
 from coterie.deployment.schema import Schema, clusters_of, design_of, disagreements
 from coterie.deployment.site.formula_grammar import allowed
-from coterie.deployment.site.payload import tell_owner
 from coterie.deployment.site.prepared_data import ROWS
+from coterie.deployment.site.redaction_and_owner_log import tell_owner
 from coterie.deployment.site.site_toml import RULES, Member
 from coterie.errors import CoterieError, NoRows, listed, shortened
 from coterie.families import family_named

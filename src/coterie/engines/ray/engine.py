@@ -19,7 +19,7 @@ from coterie.engines.coordinator import Coordinator, Exchanged
 from coterie.engines.local_engines import parts
 from coterie.engines.ray import actors
 from coterie.engines.ray.actors import ActorSlots, Parts
-from coterie.engines.ray.shards import Asked, load
+from coterie.engines.ray.parquet_shards import Asked, load
 from coterie.engines.retry_and_quorum import Policy
 from coterie.engines.routing import roster, shares
 from coterie.errors import CoterieError

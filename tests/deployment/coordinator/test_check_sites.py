@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coterie.deployment.column_types import SchemaColumn
-from coterie.deployment.coordinator import check as checks
+from coterie.deployment.coordinator import check_sites as checks
 from coterie.deployment.schema import Schema
 from coterie.deployment.site.preview import LocalTransport
 from coterie.engines import wire

@@ -1,4 +1,4 @@
-"""What leaves a site: a summary of a reply's payload for its owner, words that are redacted, and those that stay.
+"""What leaves a site: a line of it in the log of its owner, and words that are redacted.
 
 Errors name files, which tell of a site's people, projects and machines: redacted, they name none and are no longer than
 a sentence can be. The site's own log has the whole text.

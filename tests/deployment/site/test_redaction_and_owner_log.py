@@ -11,8 +11,9 @@ import pytest
 
 from coterie.deployment.federation_toml import SITE
 from coterie.deployment.flower import app
-from coterie.deployment.site import payload, prepared_data
+from coterie.deployment.site import prepared_data
 from coterie.deployment.site.receiver import SiteReceiver, receiver
+from coterie.deployment.site.redaction_and_owner_log import redact, redact_paths
 from coterie.deployment.site.site_toml import Member
 from coterie.engines import wire
 from coterie.errors import LONGEST, CoterieError
@@ -127,16 +128,16 @@ def test_a_site_whose_folder_is_wrong_says_so_without_paths(tmp_path, monkeypatc
     ],
 )
 def test_paths_are_taken_out_of_a_text(text, left):
-    assert payload.redact_paths(text, Path("/srv/site")) == left
+    assert redact_paths(text, Path("/srv/site")) == left
 
 
 def test_a_folder_named_from_here_and_long_texts():
-    assert payload.redact_paths("There is no 'sites/bern/site.toml'", Path("sites/bern")) == "There is no 'site.toml'"
-    assert len(payload.redact_paths("x" * 100_000, Path("/srv/site"))) <= LONGEST
+    assert redact_paths("There is no 'sites/bern/site.toml'", Path("sites/bern")) == "There is no 'site.toml'"
+    assert len(redact_paths("x" * 100_000, Path("/srv/site"))) <= LONGEST
 
 
 def test_numbers_and_names_stay_as_they_are():
     reply = wire.encode({"done": "open", "labels": np.array(["/srv/a/b"]), "info": {"notes": ["fine"]}})
-    assert payload.redact(reply, Path("/srv/site")) is reply
+    assert redact(reply, Path("/srv/site")) is reply
     values = wire.encode({"exchange": [1, 1], "values": {"refused": np.zeros(3)}, "gradients": 0})
-    assert payload.redact(values, Path("/srv/site")) is values
+    assert redact(values, Path("/srv/site")) is values
