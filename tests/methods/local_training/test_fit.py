@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -323,18 +324,29 @@ def test_over_sites_behind_a_wire_the_numbers_are_those_of_one_process(method):
     assert there.info["training"].get("groups") == here.info["training"].get("groups")
 
 
-def test_a_column_that_a_split_leaves_empty_is_named_as_one_that_cannot_be_told_apart():
-    """One row has it, and is held out; nothing is divided by its curvature of zero."""
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_column_that_rows_do_not_tell_from_others_keeps_its_coefficient(copies):
+    """As a rare one in the training rows of a split; the others have the frame of a table without it."""
+    glm = clients_of(shops(), "y", "gaussian")
+    whole, less = (GroupedProblem(ClusterTree(), "gaussian", np.arange(p), 0) for p in (3, 2))
+    X = glm.X.copy()
+    X[:, 2] = 2.0 * X[:, 1] - X[:, 0] if copies else 0.0
+    frame = well_scaled(InProcess(replace(glm, X=X)), whole)
+    want = well_scaled(InProcess(replace(glm, X=np.ascontiguousarray(X[:, :2]))), less)
+    np.testing.assert_allclose(frame.R[:2, :2], want.R, rtol=1e-9)
+    assert not frame.R[2].any() and not frame.R[:, 2].any()
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_a_rare_column_that_splits_empty_stops_no_comparison(family):
     rng = np.random.default_rng(0)
-    df = pd.DataFrame({"c": np.repeat(np.arange(6), 4), "x": rng.normal(size=24), "y": rng.normal(size=24)})
-    for row in range(24):
-        rare = df.assign(rare=np.arange(24) == row)
-        try:
-            with np.errstate(divide="raise", invalid="raise"):
-                found = coterie.fit(rare, "y ~ x + rare", "c", method="fedavg", rounds=3, splits=1)
-        except CoterieError as e:
-            assert "those that a split trains on" in str(e)
-            break
-        assert np.isfinite(found.comparison["loss_rows"]).all()
-    else:
-        pytest.fail("the row was never held out")
+    df = pd.DataFrame({"client": np.repeat(np.arange(8), 12), "x": rng.normal(size=96), "rare": 0.0})
+    df.loc[5, "rare"] = 1.0
+    df["y"] = df["x"] * (1.0 + 0.1 * df["client"]) + rng.normal(size=96)
+    if family == "binomial":
+        df["y"] = 1.0 * (df["y"] > 0.0)
+    asked = ["ditto", "fedavg", "weighted-averaging"]
+    found = coterie.compare(df, "y ~ x + rare", "client", methods=asked, splits=3, family=family)
+    assert [*found.index] == ["local", "pooled", *asked] and np.isfinite(found["loss_rows"]).all()
+    plain = coterie.compare(df, "y ~ x", "client", methods=asked, splits=3, family=family)
+    np.testing.assert_allclose(found["loss_rows"], plain["loss_rows"], rtol=0.15)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.errors import CoterieError
+from coterie.errors import NotIdentified
 from coterie.federation import Federation, require_all_replies
 from coterie.methods import pooled
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.tree.penalised_tree import describe, standard_units
-from coterie.numerics.arrays import Floats
+from coterie.numerics.arrays import Floats, over
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,11 @@ class Metric:
     def whitened(cls, everyone: Estimates, weight: float) -> Metric:
         """Around the pooled model of rows of so much weight, whose mean curvature becomes the identity."""
         covariance = everyone.root_cov / everyone.sigma2 * weight
+        np.fill_diagonal(covariance, np.where(np.diag(covariance) > 0.0, np.diag(covariance), 1.0))  # of a zero column
         try:
             return cls(everyone.root, np.asarray(np.linalg.cholesky(covariance), dtype=np.float64))
         except np.linalg.LinAlgError as e:
-            raise CoterieError("The rows of all clients do not tell some columns apart: leave one out.") from e
+            raise NotIdentified("The rows of all clients do not tell some columns apart: leave one out.") from e
 
     @property
     def preconditioner(self) -> Floats:
@@ -108,7 +109,7 @@ def around_pooled(fed: Federation, problem: GroupedProblem) -> tuple[Estimates, 
         return everyone, metric
     mean, basis = s["x"] / weight, problem.basis
     size = np.sqrt(np.maximum(square - mean**2, 1e-12 * square))
-    unit = 1.0 / np.where(size > 1e-5 * np.sqrt(square), size, np.sqrt(square))
+    unit = over(1.0, np.where(size > 1e-5 * np.sqrt(square), size, np.sqrt(square)))
     if basis is None:
         standard = standard_units(mean, unit, problem.intercept)
     else:

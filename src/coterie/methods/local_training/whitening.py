@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Work, find_work, require_all_replies, work, work_name
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.penalised_tree import prepare, standard_units
-from coterie.numerics.arrays import Floats, full
+from coterie.numerics.arrays import Floats, Ints, full
 from coterie.objectives.glm import GLM
 from coterie.queries import Query, WrappedFederation
 
 Reply = dict[str, Any]
 NEWTON, LONGEST, NEAR = 30, 2.0, 1e-3
 """Steps to the first intercept at most, how long each may be, and when it is near enough."""
+NOTHING = 1e-10  # of a column's square is left where others make it up
 ROOM = "coterie.methods."
 
 
@@ -70,7 +70,7 @@ def keep_frame(site: Site, row: Floats) -> Reply:
 
 
 def well_scaled(fed: Federation, problem: GroupedProblem) -> Frame:
-    """Agree on a frame, in a few exchanges of sums; a CoterieError where rows do not tell all columns apart."""
+    """Agree on a frame, in a few exchanges of sums; what rows do not tell from other coefficients stays as it is."""
     constant, basis = problem.intercept, problem.basis
     if basis is not None and constant is not None and np.count_nonzero(basis.matrix[:, constant]) > 1:
         constant = None  # no column is
@@ -113,23 +113,35 @@ def _whitening(H: Floats, problem: GroupedProblem) -> Floats:
     Columns are made orthogonal one after the other, the intercept first, so that no zero of a column changes what u is.
     """
     first, own = np.arange(len(H)) == problem.intercept, np.isin(np.arange(len(H)), problem.personal)
-    order = np.lexsort(
-        (-np.arange(len(H)), first, own)
-    )  # the last coefficient depends on all of u, the first on its own alone
+    # the last coefficient depends on all of u, the first on its own alone
+    order = np.lexsort((-np.arange(len(H)), first, own))
     try:
-        if not np.all(np.diag(H) > 0.0):  # a column that is 0 in all of these rows, such as a split's
-            raise np.linalg.LinAlgError
-        unit = 1.0 / np.sqrt(np.diag(H))
-        alike = np.linalg.inv((H * unit * unit[:, None])[np.ix_(order, order)])
-        root = np.linalg.cholesky((alike + alike.T) / 2.0)
-    except np.linalg.LinAlgError as e:
-        raise CoterieError(
-            "The rows of all clients, or those that a split trains on, do not tell some columns apart: leave one out, "
-            "or take another seed."
-        ) from e
+        root = _root(H, order)
+    except np.linalg.LinAlgError:  # such as a column that is 0 in all rows of a split: its coefficient stays 0
+        order = _told_apart(H, order)
+        root = _root(H, order)
     R = np.zeros_like(H)
     R[np.ix_(order, order)] = root
-    return np.asarray(unit[:, None] * R)
+    return R
+
+
+def _root(H: Floats, order: Ints) -> Floats:
+    """The part of R of some columns."""
+    if not np.all(np.diag(H)[order] > 0.0):
+        raise np.linalg.LinAlgError
+    unit = 1.0 / np.sqrt(np.diag(H)[order])
+    alike = np.linalg.inv(H[np.ix_(order, order)] * unit * unit[:, None])
+    return np.asarray(unit[:, None] * np.linalg.cholesky((alike + alike.T) / 2.0))
+
+
+def _told_apart(H: Floats, order: Ints) -> Ints:
+    """Of columns in order those that rows tell from the ones after them."""
+    kept: list[int] = []
+    for j in order[::-1]:
+        rest = H[j, kept] @ np.linalg.solve(H[np.ix_(kept, kept)], H[kept, j])
+        if H[j, j] - rest > NOTHING * H[j, j]:
+            kept.append(int(j))
+    return np.array(kept[::-1], dtype=np.int64)
 
 
 def _rows_to_train_on(site: Site) -> GLM:
