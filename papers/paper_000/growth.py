@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.methods.groups.growth import stalled
+from coterie.methods.groups.group_gradients import stalled
 from coterie.numerics.arrays import Bools, Floats, Ints
 
 

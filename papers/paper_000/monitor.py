@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.federation import Federation
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.groups.growth import look
+from coterie.methods.groups.group_gradients import look
 from coterie.methods.local_training.rounds import State
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
+from coterie.methods.groups.group_gradients import by_block, gathered, observe
 from coterie.methods.groups.group_models import address
-from coterie.methods.groups.growth import by_block, gathered, observe
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.parameter_layout import GroupLayout
 from coterie.report.tables import Table

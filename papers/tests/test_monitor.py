@@ -7,8 +7,8 @@ from torch import nn
 
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
+from coterie.methods.groups.group_gradients import by_block, gathered, observe
 from coterie.methods.groups.group_models import address
-from coterie.methods.groups.growth import by_block, gathered, observe
 from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient

@@ -23,8 +23,7 @@ from coterie.errors import CoterieError, listed
 from coterie.evidence.splits import split_keys
 from coterie.files import local
 from coterie.options import declared, shown
-from coterie.relations.network_by_labels import by_position
-from coterie.relations.strengths_by_labels import LeftOut, aligned
+from coterie.relations.given_by_label import LeftOut, aligned, by_position
 from coterie.results.call_as_config import (
     in_words_of_a_call,
     is_of_table,

@@ -78,7 +78,7 @@ def test_covariates_are_columns_whatever_they_are_called():
         ("edges=heavy.csv", "must be numbers"),
         ("edges=negative.csv", "school ash and birch must have a positive finite weight, not -1"),
         ("edges=loop.csv", "tie school ash to itself"),
-        ("edges=unknown.csv", "names school birsh, not in the table. Did you mean 'birch'?"),
+        ("edges=unknown.csv", "names school 'birsh', not in the table. Did you mean 'birch'?"),
         ("edges=gap.csv", "Edge 1 has no school at one end"),
         ("edges=pears.csv", "no file 'pears.csv'"),
         ("edges=5", "'5'"),

@@ -11,9 +11,9 @@ import pytest
 
 from coterie.codecs import by_name
 from coterie.codecs.codec import _CRC16, _CRC32, _crc
-from coterie.codecs.low_rank import _columns
 from coterie.codecs.quantisation import _cluster, _round
 from coterie.codecs.range_coder import ORDER0, ORDER1, RUNS, UNIFORM, decode_labels, encode_labels
+from coterie.codecs.sparse_and_low_rank import _columns
 from coterie.federation import Ragged
 from coterie.numerics import keyed_random
 

@@ -15,10 +15,10 @@ CODECS = {
     "float32": "quantisation:Float32",
     "float16": "quantisation:Float16",
     "qsgd": "quantisation:QSGD",
-    "topk": "sparsification:TopK",
+    "topk": "sparse_and_low_rank:TopK",
     "sign": "quantisation:SignScale",
     "kmeans": "quantisation:KMeans",
-    "lowrank": "low_rank:LowRank",
+    "lowrank": "sparse_and_low_rank:LowRank",
     "tv": "total_variation:TotalVariation",
 }
 """Module and class of each; a class has a classmethod ``of(*parameters: str)`` where it takes any."""

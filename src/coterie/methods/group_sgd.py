@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
+from coterie.methods.groups import group_gradients
 from coterie.methods.groups import group_models as groups
-from coterie.methods.groups import growth
 from coterie.methods.local_training.client_work import ModelTransport, Reply, epoch_steps, make_reply, train
 from coterie.methods.local_training.rounds import LocalTraining, State, first_quarantine, patterns
 from coterie.numerics.arrays import Floats, Ints
@@ -131,4 +131,4 @@ class GroupSGD(LocalTraining):
 
     def measure(self, fed: Federation, state: State) -> dict[str, float]:
         """The groups' own gradients, their noise and the growth condition, as a point of a curve."""
-        return growth.point(growth.look(fed, self, state, R=2 if self.B else 0))
+        return group_gradients.point(group_gradients.look(fed, self, state, R=2 if self.B else 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.evidence.training_comparison import TrainingComparison
-from coterie.methods.groups.growth import Growth
+from coterie.methods.groups.group_gradients import Growth
 from coterie.methods.registry import TRAINED
 from coterie.numerics.arrays import Floats
 from coterie.report import words

@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.errors import listed
 from coterie.evidence.training_comparison import TrainingComparison, private_enough
-from coterie.methods.groups.growth import ROWS, Growth
+from coterie.methods.groups.group_gradients import ROWS, Growth
 from coterie.methods.registry import TRAINED
 from coterie.report import training_figures as pictures
 from coterie.report import words

@@ -27,8 +27,8 @@ from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED, applicable
 from coterie.methods.tree.penalised_tree import Basis
 from coterie.relations.clusters import ClusterTree
+from coterie.relations.given_by_label import main_clients, plain_strength
 from coterie.relations.network import Network
-from coterie.relations.strengths_by_labels import main_clients, plain_strength
 from coterie.results import notes as words
 from coterie.results.fit_options import Options
 from coterie.results.fit_result import FitResult

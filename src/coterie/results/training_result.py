@@ -25,7 +25,7 @@ from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError, fitting, listed, nearest
 from coterie.evidence.training_comparison import TrainingComparison, Watch, compare, quiet
 from coterie.methods.groups.evaluation import Adapted, adapt
-from coterie.methods.groups.growth import Growth
+from coterie.methods.groups.group_gradients import Growth
 from coterie.methods.registry import trained_method
 from coterie.objectives.mixed import kinds
 from coterie.options import need_names
@@ -156,7 +156,7 @@ class TrainingResult:
     def theory(self) -> dict[str, Any]:
         """What is promised (privacy), what no theorem covers in this run, and what was seen of groups' own gradients.
 
-        ``groups`` is a :class:`coterie.methods.groups.growth.Growth`, or None where the method trains no known groups.
+        ``groups`` is a :class:`~coterie.methods.groups.group_gradients.Growth`, or None without known groups.
         """
         seen = Growth.of(self.run.curve)
         return {"privacy": self.run.privacy, "not covered": list(self.run.notes), "groups": seen}

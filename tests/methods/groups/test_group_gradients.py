@@ -8,7 +8,7 @@ import pytest
 import coterie
 from coterie.engines import InProcess
 from coterie.methods.group_sgd import GroupSGD
-from coterie.methods.groups.growth import Growth, bounded_gradient, look, point
+from coterie.methods.groups.group_gradients import Growth, bounded_gradient, look, point
 from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
