@@ -5,7 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.docs.other_packages_page import CALLS, CROSSED, FIGURES, MODEL, PAGE, crossed, own, page, plain, table
+import coterie
+from tests.docs.other_packages_page import (
+    CALLS,
+    CROSSED,
+    FIGURES,
+    MODEL,
+    PAGE,
+    crossed,
+    fitted,
+    own,
+    page,
+    plain,
+    table,
+    tables,
+)
 from tests.reference.other_packages.crossed import PENICILLIN, measure
 
 
@@ -20,6 +34,17 @@ def test_the_page_has_what_a_fit_over_sites_finds(name):
     np.testing.assert_allclose(ours["variances"], theirs["variances"], rtol=2e-4)
     text = PAGE.read_text()
     assert text == page(text, {name: table(name, ours)}), "python -m tests.docs.other_packages_page"
+
+
+def test_tests_and_intervals_over_sites_are_those_of_one_table(tmp_path):
+    formula, _, options = CALLS["heart"]
+    there, _ = fitted("heart", tmp_path)
+    here = coterie.fit(tables("heart"), formula, "site", method="hierarchical", splits=0, **options)
+    columns = ["estimate", "std_error", "df"]
+    np.testing.assert_allclose(there.global_coefficients[columns], here.global_coefficients[columns], rtol=1e-6)
+    for frame in ("coefficients", "variances"):
+        ours, theirs = (getattr(fit.summary(), frame).select_dtypes("number") for fit in (there, here))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 def test_what_the_page_says_of_pda():

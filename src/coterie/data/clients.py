@@ -259,7 +259,8 @@ def _parents(name: str, child: Coded, parent_name: str, parent: Coded) -> Ints:
         raise CoterieError(
             f"{len(bad):,} of {len(child.labels):,} labels of '{name}' are in more than one '{parent_name}': "
             f"{'; '.join(cases)}{more}. Correct them or, if they are different ones that share a label, "
-            f"join '{parent_name}' and '{name}' into a new column and use it instead of '{name}'."
+            f"join '{parent_name}' and '{name}' into a new column and use it instead of '{name}'. "
+            f"If the groups cross, name '{name}' alone, with C({parent_name}) in the formula."
         )
     return out
 
