@@ -43,7 +43,10 @@ def fit_nets(path: Path, methods: str | None, out: Path | None, resume: bool, st
     """Train what a configuration names on every seed, and keep the models of the first."""
     if out is not None:
         check_folder(out)
-        need_folder(out, path, force)
+        mine = out / "training.json"
+        need_room(mine, [path], force, our_document("coterie training"), "another folder")
+        for name in ("metrics.csv", "clients.csv", "report.html"):
+            need_room(out / name, [path], force or mine.exists(), our_page, "another folder")
     result = trained(described(path, strict), methods, out, resume)
     if out is not None:
         result.save(out)
@@ -109,14 +112,6 @@ def compare_nets(path: Path, methods: str | None) -> TrainingComparison:
     found = compare(config, names(methods) or [config.method], lambda what: [Progress(what)])
     show(found)
     return found
-
-
-def need_folder(out: Path, config: Path, force: bool) -> None:
-    """Refuse a folder that holds files of somebody else's under the names of those that are written."""
-    mine = out / "training.json"
-    need_room(mine, [config], force, our_document("coterie training"), "another folder")
-    for name in ("metrics.csv", "clients.csv", "report.html"):
-        need_room(out / name, [config], force or mine.exists(), our_page, "another folder")
 
 
 def show(found: TrainingComparison) -> None:

@@ -36,7 +36,8 @@ def table_call_sections(source: str, arguments: Mapping[str, Any]) -> dict[str, 
     out["data"]["source"] = source
     for name, home in HOMES.items():
         value = arguments.get(name)
-        if value is None or (name in _DECLARED and name != "method" and _same(value, _DECLARED[name].default)):
+        default = _DECLARED[name].default if name in _DECLARED and name != "method" else None
+        if value is None or (type(value) is type(default) and value == default):
             continue
         if name in ("rounds", "network"):
             out[home] |= files.plain(value)
@@ -72,10 +73,6 @@ def table_call_arguments(tables: Mapping[str, Any], folder: Path) -> tuple[Any, 
         raise CoterieError("[data] does not say source: name the table's file.")
     need_named(str(source), "The table", "give it to coterie.fit beside the configuration, or name a file in [data]")
     return folder / files.local(source), found
-
-
-def _same(value: Any, default: Any) -> bool:
-    return type(value) is type(default) and bool(value == default)
 
 
 _SEEDS = f"seeds of [run] must be {declared(Run)['seeds'].option.what}"

@@ -167,6 +167,8 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
     verify(folder, program, config)
     schema = Schema.read(folder / SCHEMA) if (folder / SCHEMA).exists() else None
     feds: list[Remote] = []
+    # Such a run is of no use where a site tells nothing of some clients.
+    every_client = program.fits and program.program != ADVISE and bool(program.task.get("client"))
 
     def opened(part: str = "", **task: Any) -> Remote:
         """The federation of the run, or of a part of it, whose exchanges are counted on."""
@@ -184,7 +186,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
             journal=home / JOURNAL / part,
             watch=watch,
             secure=secure_sum_setup.settings(config),
-            need=need_rows if _needs_all(program) and not part else lambda _: None,
+            need=need_rows if every_client and not part else lambda _: None,
         )
         feds.append(fed)
         return fed
@@ -213,11 +215,6 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
             fit(fed, seeded, schema, save, opened, secure=bool(config.secure))
         else:
             _save(home / RESULT, _trained(fed, program, config))
-
-
-def _needs_all(program: RunConfig) -> bool:
-    """Whether a run is of no use where a site tells nothing of some clients."""
-    return program.fits and program.program != ADVISE and bool(program.task.get("client"))
 
 
 def policy(given: Mapping[str, Any]) -> Policy:
