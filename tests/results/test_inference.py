@@ -156,6 +156,15 @@ def test_what_cannot_be_compared_is_refused(a: str, b: str, why: str) -> None:
         coterie.compare_fits(fitted(a), fitted(b))
 
 
+def test_likelihoods_of_other_approximations_are_refused_and_named() -> None:
+    options = {"client": "district", "family": "binomial", "method": "hierarchical", "splits": 0}
+    few = coterie.fit(table("Contraception"), "use ~ 1", quadrature=5, **options)
+    assert "log-likelihood (quadrature of 5 points)" in str(few.summary())
+    assert "log-likelihood (Laplace)" in str(fitted("binomial").summary())
+    with pytest.raises(coterie.CoterieError, match="quadrature=1"):
+        coterie.compare_fits(few, fitted("binomial"))
+
+
 def test_fits_of_other_rows_or_outcomes_are_refused() -> None:
     frame, options = table("sleepstudy"), {"client": "Subject", "method": "pooled", "splits": 0}
     fewer = coterie.fit(frame[frame.index < 170], "Reaction ~ 1", **options)

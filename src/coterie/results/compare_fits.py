@@ -93,6 +93,16 @@ def likelihood_ratio(small: Any, large: Any) -> dict[str, Any]:
             "Restricted likelihoods (REML) of other fixed effects cannot be compared, nor one with a full likelihood: "
             "fit with reml=False (--ml)."
         )
+    points = {
+        fit.model.info["quadrature"]
+        for fit in (small, large)
+        if fit.model.info.get("quadrature") and _straying(fit.model)
+    }
+    if len(points) > 1:
+        raise CoterieError(
+            "The fits integrate over clients by other numbers of points, by which their likelihoods differ: give both "
+            "quadrature=1 (--quadrature 1)."
+        )
     new = {k: more[k] - levels.get(k, frozenset()) for k in more}
     simplest = {"isotropic": 1, "two": 2}.get(b.info.get("covariance", "full"), inf)
     variances = sum(min(len(terms), simplest) for terms in new.values())

@@ -107,6 +107,33 @@ class Inference:
         """
         return summarise(self, need_level(level))
 
+    def profile(self, level: float = 0.95) -> pd.DataFrame:
+        """Intervals of the likelihood, which searches it twice for every parameter.
+
+        They hold a parameter's values at which the best of all other parameters lowers the likelihood by no more than a
+        chi-squared quantile. Variances of a restricted likelihood are profiled by it, coefficients always by the full
+        one.
+
+        Parameters
+        ----------
+        level : float, default 0.95
+            Probability that the intervals hold.
+
+        Returns
+        -------
+        DataFrame
+            Columns level ("global" for coefficients), term, term2, estimate, lower, upper, of standard deviations and
+            correlations as in :attr:`variance_components`; NaN where no end was found.
+
+        Raises
+        ------
+        CoterieError
+            For methods that learn no variances, results without rows, and a level that is no probability.
+        """
+        from coterie.results.profile import profile
+
+        return profile(self, level)
+
     def simulate(self, n: int = 1, seed: int = 0, *, redraw: bool | None = None, table: Any = None) -> pd.DataFrame:
         """Draw outcomes for the fitted rows from the fit.
 
@@ -249,7 +276,9 @@ def summarise(result: Any, level: float) -> Summary:
     sizes += [f"{len(m.labels):,} clients ({m.client_name})"]
     facts["fitted to"] = ", ".join(sizes + [f"{len(v.labels):,} clusters ({v.name})" for v in m.levels])
     if result.log_likelihood == result.log_likelihood:
-        kind = "restricted log-likelihood (REML)" if result.reml else "log-likelihood (ML)"
+        points = m.info.get("quadrature", 0) if m.has_variances else 0
+        way = f"quadrature of {points} points" if points > 1 else "Laplace" if points else "ML"
+        kind = "restricted log-likelihood (REML)" if result.reml else f"log-likelihood ({way})"
         counted = f", {result.parameters} parameters" if result.parameters is not None else ""
         facts[kind] = f"{result.log_likelihood:,.3f}{counted}"
     if result.parameters is not None:

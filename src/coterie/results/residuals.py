@@ -127,7 +127,7 @@ Finding = tuple[str, str, bool]
 def _tails(r: Floats) -> Finding:
     """Residuals beyond three standard deviations, beside those of a normal distribution, and their fourth moment."""
     many, expected = int((np.abs(r) > 3.0).sum()), 0.0027 * len(r)
-    kurtosis = float(np.mean(r**4) / max(np.mean(r**2) ** 2, 1e-300))
+    kurtosis = float(np.mean(r**4)) / max(float(r @ r) / len(r), 1e-150) ** 2
     bad = many > expected + 3.0 * expected**0.5 + 1.0 or kurtosis > 3.0 + 5.0 * (24.0 / len(r)) ** 0.5
     said = f"{many:,} of {len(r):,} residuals lie beyond three standard deviations, where {expected:.1f} are expected, "
     said += f"and their kurtosis is {kurtosis:.1f}, where 3 is normal"
