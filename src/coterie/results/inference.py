@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf, log, nan
+from math import log, nan
 from typing import Any, Literal
 
 import numpy as np
@@ -13,10 +13,9 @@ import pandas as pd
 from coterie.errors import CoterieError
 from coterie.families import family_named
 from coterie.numerics.arrays import Floats
-from coterie.relations.covariance import at_means, means_frame
 from coterie.relations.uncertainty import degrees_of_freedom, mean_over_scale
 from coterie.results.model import Model
-from coterie.results.predict import Nodes
+from coterie.results.variance_intervals import variances
 
 
 class Inference:
@@ -301,102 +300,3 @@ def t_tail(df: Floats, t: Floats) -> Floats:
 
     finite = np.where(np.isinf(df), 1.0, df)
     return np.where(np.isinf(df), ndtr(-t), stdtr(finite, -t))
-
-
-def variances(m: Model, level: float = 0.95) -> pd.DataFrame:
-    """Variances and correlations of every level, with intervals of their square roots and of the correlations."""
-    rows: list[dict[str, Any]] = []
-    own, u = len(m.D_client) > 1, m.uncertainty
-    nothing = np.zeros_like(m.D_client[0])
-    if m.has_variances:
-        for k, D in enumerate(m.D_client):
-            unsure = None if u is None else (u.more[0][min(k, len(u.more[0]) - 1)], u.levels[0])
-            straying = m.info.get("straying", m.personal)
-            more = {"cluster": m.levels[0].labels[k]} if own else {}
-            rows += _components("client", D, m, more, straying, unsure, level)
-        each = zip(Nodes(m).names[1:], Nodes(m).levels, m.D_levels, strict=False)
-        for k, (name, nodes, D) in enumerate(each, start=1):
-            unsure = None if u is None else (u.more[k][0] if len(u.more[k]) else nothing, u.levels[k])
-            if len(nodes.labels) > 1:
-                rows += _components(name, D, m, {"cluster": ""} if own else {}, m.personal, unsure, level)
-    if family_named(m.family).has_dispersion:
-        df = nan if "rows" not in m.info else m.info["rows"] - float(len(m.terms))
-        if u is not None:
-            df = 4.0 + 2.0 / u.residual if u.residual > 0.0 else inf
-        lower, upper = _sd_interval(m.sigma2, df, level)
-        rows.append({"level": "residual", "cluster": "", "term": "", "term2": "", "sd": m.sigma2**0.5, "cov": m.sigma2})
-        rows[-1] |= {"lower": lower, "upper": upper}
-    columns = ["level", *(["cluster"] if own else []), "term", "term2", "sd", "cov", "lower", "upper"]
-    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("sd", "cov", "lower", "upper"), np.float64))
-
-
-def _sd_interval(variance: float, df: float, level: float) -> tuple[float, float]:
-    """Of a standard deviation whose variance is chi-squared over its degrees of freedom."""
-    from scipy.special import chdtri
-
-    if not 0.0 < df < inf or not variance > 0.0:
-        return (variance**0.5, variance**0.5) if df == inf else (nan, nan)
-    ends = [(df * variance / float(chdtri(df, tail))) ** 0.5 for tail in (0.5 - level / 2.0, 0.5 + level / 2.0)]
-    return ends[0], ends[1]
-
-
-def _components(
-    level: str,
-    D: Floats,
-    m: Model,
-    more: dict[str, Any],
-    columns: Any,
-    unsure: tuple[Floats, Floats] | None,
-    probability: float,
-) -> list[dict[str, Any]]:
-    """Rows of the variance table for some columns' covariances: variances, then pairs where there are any.
-
-    ``unsure`` is by how much D is larger in the mean (p, p), and its directions (n, p, p).
-    """
-    D = at_means(D, m.info)
-    sd = np.sqrt(np.maximum(np.diag(D), 0.0))
-    q = [int(j) for j in columns]
-    extra, G = (np.full_like(D, nan), np.full((1, *D.shape), nan)) if unsure is None else unsure
-    F = means_frame(m.info, len(D))
-    extra, G = F @ extra @ F.T, F @ G @ F.T
-    rows = []
-    for j in q:
-        lower, upper = _ends(float(D[j, j]), float(extra[j, j]), float(np.square(G[:, j, j]).sum()), probability)
-        rows.append(
-            {"level": level, **more, "term": m.terms[j], "term2": "", "sd": float(sd[j]), "cov": float(D[j, j])}
-        )
-        rows[-1] |= {"lower": lower, "upper": upper}
-    block = D[np.ix_(q, q)]
-    size = np.outer(sd[q], sd[q])
-    if np.any((size > 0.0) & (np.abs(np.tril(block, -1)) > 1e-7 * size)):  # less is rounding
-        for b, j in enumerate(q):
-            for i in q[:b]:
-                if not sd[i] * sd[j] > 0:
-                    continue  # there is no correlation with what does not vary
-                r = float(D[i, j] / (sd[i] * sd[j]))
-                slope = G[:, i, j] / (sd[i] * sd[j]) - 0.5 * r * (G[:, i, i] / D[i, i] + G[:, j, j] / D[j, j])
-                lower, upper = _fisher(r, float(np.linalg.norm(slope)), probability)
-                rows.append({"level": level, **more, "term": m.terms[i], "term2": m.terms[j], "sd": r, "cov": D[i, j]})
-                rows[-1] |= {"lower": lower, "upper": upper}
-    return rows
-
-
-def _ends(variance: float, more: float, square: float, level: float) -> tuple[float, float]:
-    """Of a standard deviation: of a variance of zero the upper end alone is above it, of a gamma distribution."""
-    from scipy.special import gammaincinv
-
-    mean = variance + max(more, 0.0)
-    if not mean > 0.0 or not square > 0.0:
-        return nan, nan
-    if variance > 0.0:
-        df = float(degrees_of_freedom(square / mean**2))
-        return _sd_interval(mean * (df - 2.0) / df, df, level)
-    return 0.0, float(gammaincinv(mean**2 / square, level) * square / mean) ** 0.5
-
-
-def _fisher(r: float, sd: float, level: float) -> tuple[float, float]:
-    """Of a correlation with this standard deviation."""
-    if not abs(r) < 1.0 - 1e-9 or not np.isfinite(sd):
-        return nan, nan
-    half = float(t_quantile(np.array(inf), 0.5 + level / 2.0)) * sd / (1.0 - r**2)
-    return float(np.tanh(np.arctanh(r) - half)), float(np.tanh(np.arctanh(r) + half))
