@@ -11,7 +11,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.collaborators import Collaborators, require_columns
-from coterie.methods.collaboration.gradient_metric import Metric
+from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.methods.collaboration.theory import packed_hessians
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints, full, over

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from coterie.engines import InProcess
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.gradient_metric import Metric
+from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.numerics.arrays import Floats
 from coterie.objectives.quadratic import NoisyQuadratic

@@ -9,7 +9,7 @@ from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.gradient_metric import Metric
+from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import NoisyQuadratic
 from papers.paper_004 import estimated_smoothness, sampled_gradients, tuning, wga_theory

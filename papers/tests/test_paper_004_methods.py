@@ -8,7 +8,7 @@ import pytest
 from coterie.engines import InProcess
 from coterie.methods.aggregation.rules import Aggregator
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.gradient_metric import Metric
+from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
 from papers.paper_004.exact import loss

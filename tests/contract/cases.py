@@ -25,7 +25,7 @@ from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd.cluster_rounds import ring
 from coterie.methods.clustered_l2gd.theory import fractions
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.gradient_metric import Metric
+from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.methods.collaboration.optimisers import Adam
 from coterie.methods.collaboration.optimisers import Momentum as HeavyBall
 from coterie.methods.problem_and_estimates import GroupedProblem, collect

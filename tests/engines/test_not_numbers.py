@@ -8,7 +8,7 @@ from coterie.engines.retry_and_quorum import Policy
 from coterie.families import family_named
 from coterie.methods.collaboration import optimum as collaboration
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.gradient_metric import Metric
+from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.methods.collaboration.optimum import optimum as gradient_optimum
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.networks import objective as network_objective

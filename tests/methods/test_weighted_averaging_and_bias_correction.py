@@ -10,7 +10,7 @@ from coterie.engines import InProcess, Loopback
 from coterie.errors import CoterieError
 from coterie.methods.aggregation.rules import Aggregator
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.gradient_metric import Metric
+from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.methods.collaboration.optimisers import Adam, Momentum
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging

@@ -13,7 +13,7 @@ from coterie.errors import CoterieError
 from coterie.evidence.splits import split_rows
 from coterie.families import family_named
 from coterie.methods.collaboration.choose_collaborators import choose
-from coterie.methods.collaboration.gradient_metric import around_pooled
+from coterie.methods.collaboration.metric_and_similarity import around_pooled
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.run_table_method import objective

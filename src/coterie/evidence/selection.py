@@ -14,7 +14,7 @@ from coterie.errors import CoterieError
 from coterie.evidence.splits import Splits
 from coterie.methods.collaboration import options as collaboration
 from coterie.methods.collaboration.choose_collaborators import weights
-from coterie.methods.collaboration.gradient_metric import around_pooled
+from coterie.methods.collaboration.metric_and_similarity import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.networks.fit import set_up
 from coterie.methods.networks.lambda_path import Path, path

@@ -19,7 +19,7 @@ from coterie.federation import Federation, PerRow, Site, work
 from coterie.methods.aggregation.guarded_sums import Guarded, one_by_one
 from coterie.methods.aggregation.rules import Aggregator, State
 from coterie.methods.collaboration.collaborators import Collaborators, require_columns
-from coterie.methods.collaboration.gradient_metric import Metric
+from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.methods.collaboration.optimisers import SGD, Optimiser
 from coterie.methods.stepwise import FAR, Stepwise
 from coterie.numerics import keyed_random

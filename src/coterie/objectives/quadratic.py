@@ -20,15 +20,7 @@ FLAT = 1e-12  # eigenvalues under this fraction of the largest are zero: a clien
 
 
 class Quadratic:
-    """``f_i(x) = x' A_i x / 2 - b_i' x`` for each client i.
-
-    Parameters
-    ----------
-    A : (m, d, d) float64
-        Symmetric positive semi-definite matrices.
-    b : (m, d) float64
-        Linear terms.
-    """
+    """``f_i(x) = x' A_i x / 2 - b_i' x`` for clients i, with positive semi-definite A (m, d, d) and b (m, d)."""
 
     def __init__(self, A: npt.ArrayLike, b: npt.ArrayLike) -> None:
         self.A: Floats = np.asarray(A, dtype=np.float64)
@@ -74,12 +66,7 @@ class Quadratic:
 class NoisyQuadratic(Quadratic):
     """Quadratics whose gradients are heard with noise, as in section 6 of "Linear speedup in personalized ..." (2022).
 
-    Parameters
-    ----------
-    A, b
-        As in :class:`Quadratic`.
-    sigma : (m,) float64
-        Standard deviation of every coordinate of a client's sampled gradient; the test loss is the one without noise.
+    ``sigma`` (m,) is the standard deviation of every coordinate of a client's sampled gradient; losses have no noise.
     """
 
     def __init__(self, A: npt.ArrayLike, b: npt.ArrayLike, sigma: npt.ArrayLike) -> None:

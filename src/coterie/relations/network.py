@@ -99,27 +99,15 @@ class Network:
         distance: neighbours.Distance | None = None,
         seed: int = 0,
     ) -> Network:
-        """The k-nearest-neighbour graph of the clients' points: i and j are tied where either is near the other.
+        """The graph of the k nearest neighbours: i and j are tied where either is near the other, or ``mutual``, both.
 
-        Parameters
-        ----------
-        points : (n, q)
-            Compared by Euclidean distance.
-        k : int
-            Neighbours of a client, 1 to n - 1.
-        weighted : bool, default False
-            Weights ``exp(-d_ij^2 / (s_i s_j))`` with the distance s_i of client i to its k-th neighbour (Zelnik-Manor,
-            Perona 2004, Self-tuning spectral clustering, NIPS), 0.01 at least; otherwise 1. Identical points have
-            weight 1, and clients with s_i = 0 the mean scale.
-        mutual : bool, default False
-            Tie clients only where each is near the other; some may stay isolated.
-        connected : bool, default False
-            Join components by their nearest pairs: the edges of the minimum spanning tree between components.
-        distance : callable, optional
-            ``distance(i, j)`` gives the distances (M,) of pairs exactly, where Euclidean distances of points only come
-            close to them: each client's neighbours are the nearest among its 8 k nearest points.
-        seed : int, default 0
-            Of the approximate search that is used for more than 20,000 clients in more than 5 dimensions.
+        Points (n, q) are compared by Euclidean distance, or by ``distance(i, j)``, the exact distances (M,) of pairs,
+        where Euclidean ones only come close: neighbours are then the nearest among a client's 8 k nearest points.
+        ``weighted`` ties weigh ``exp(-d_ij^2 / (s_i s_j))`` with the distance s_i of client i to its k-th neighbour
+        (Zelnik-Manor, Perona 2004, Self-tuning spectral clustering, NIPS), 0.01 at least; otherwise 1. Identical points
+        have weight 1, and clients with s_i = 0 the mean scale. ``connected`` joins components by their nearest pairs:
+        the edges of the minimum spanning tree between them. ``seed`` is of the approximate search that is used for more
+        than 20,000 clients in more than 5 dimensions.
         """
         P = neighbours.snapped(_points(points))
         n = len(P)

@@ -24,7 +24,7 @@ from coterie.evidence.training_comparison import TrainingComparison
 from coterie.families import Family, family_named
 from coterie.federation import Federation
 from coterie.methods.collaboration.choose_collaborators import Choice, choose
-from coterie.methods.collaboration.gradient_metric import around_pooled
+from coterie.methods.collaboration.metric_and_similarity import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem

@@ -12,7 +12,7 @@ from coterie.federation import PerRow, work
 from coterie.methods.aggregation.guarded_sums import Guarded, one_by_one
 from coterie.methods.aggregation.rules import Aggregator
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.gradient_metric import Metric
+from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.methods.collaboration.optimisers import SGD, Adam, Momentum
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.objectives.glm import GLM

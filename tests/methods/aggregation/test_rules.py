@@ -11,7 +11,7 @@ from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.aggregation.rules import Aggregator, Clipped, Mean, Received, Trimmed, Trust
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.gradient_metric import Metric
+from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
 from tests.messages import names

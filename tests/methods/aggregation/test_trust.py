@@ -9,7 +9,7 @@ from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.aggregation.rules import Aggregator, Received, Trust
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.gradient_metric import Metric
+from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.methods.weighted_averaging_and_bias_correction import WeightedAveraging
 from coterie.objectives.quadratic import NoisyQuadratic
 from tests.messages import names

@@ -7,9 +7,8 @@ from coterie.data.clients import Clients
 from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.collaboration.choose_collaborators import choose, nearest_clients, nearest_pairs
-from coterie.methods.collaboration.client_similarity import between, client_similarity, posterior
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.gradient_metric import around_pooled
+from coterie.methods.collaboration.metric_and_similarity import around_pooled, between, client_similarity, posterior
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics.simplex_qp import mixture_weights

@@ -10,7 +10,7 @@ import coterie
 from coterie.engines import InProcess
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.fit import coefficient_covariance
-from coterie.methods.collaboration.gradient_metric import Metric
+from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.methods.collaboration.optimisers import SGD, Adam, Momentum
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection

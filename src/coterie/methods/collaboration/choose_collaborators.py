@@ -20,9 +20,13 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.collaboration import theory
-from coterie.methods.collaboration.client_similarity import ClientSimilarity, client_gradient, client_similarity
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.gradient_metric import Metric
+from coterie.methods.collaboration.metric_and_similarity import (
+    ClientSimilarity,
+    Metric,
+    client_gradient,
+    client_similarity,
+)
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options
 from coterie.numerics.arrays import Bools, Floats, Ints

@@ -14,7 +14,7 @@ from coterie.methods.aggregation.rules import AGGREGATORS
 from coterie.methods.collaboration import theory
 from coterie.methods.collaboration.choose_collaborators import weights
 from coterie.methods.collaboration.collaborators import Collaborators, require_rows
-from coterie.methods.collaboration.gradient_metric import Metric, around_pooled
+from coterie.methods.collaboration.metric_and_similarity import Metric, around_pooled
 from coterie.methods.collaboration.optimisers import OPTIMISERS
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.collaboration.options import Options

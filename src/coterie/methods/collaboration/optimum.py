@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.gradient_metric import Metric
+from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.numerics.arrays import Bools, Floats, full
 from coterie.objectives.mean_loss import OVERFLOW, decode_loss, expand, overflowed, sizes
 

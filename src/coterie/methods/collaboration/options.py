@@ -10,7 +10,7 @@ from coterie.errors import CoterieError
 from coterie.options import Option, check, of
 
 if TYPE_CHECKING:
-    from coterie.methods.collaboration.gradient_metric import Metric
+    from coterie.methods.collaboration.metric_and_similarity import Metric
 
 MOST = 10**9  # steps, rows and seeds at most
 HELD_OUT: Final = "held-out"

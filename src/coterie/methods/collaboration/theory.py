@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.gradient_metric import Metric
+from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.numerics.arrays import Floats, Ints, full, over
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
 from coterie.objectives.constants import hessians

@@ -14,7 +14,7 @@ import numpy as np
 from coterie.errors import CoterieError, nearest
 from coterie.federation import Federation, require_all_replies, work
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.gradient_metric import Translation
+from coterie.methods.collaboration.metric_and_similarity import Translation
 from coterie.methods.groups.find import SKETCH, direction
 from coterie.methods.local_training.rounds import ask_first_models, patterns
 from coterie.methods.stepwise import AlgorithmFromState

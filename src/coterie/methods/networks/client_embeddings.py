@@ -38,7 +38,7 @@ import numpy as np
 from coterie.errors import CoterieError, listed
 from coterie.families import Family
 from coterie.federation import Federation, Site, Sums, require_all_replies, work
-from coterie.methods.collaboration.gradient_metric import around_pooled
+from coterie.methods.collaboration.metric_and_similarity import around_pooled
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints, full
