@@ -58,6 +58,11 @@ def test_the_exact_fit_is_that_of_one_table(exact, table):
     np.testing.assert_allclose(there.model.root, here.model.root, rtol=1e-10, atol=1e-12)
     assert there.log_likelihood == pytest.approx(here.log_likelihood, rel=1e-12)
     pd.testing.assert_frame_equal(there.global_coefficients, here.global_coefficients, rtol=1e-6)
+    pd.testing.assert_frame_equal(there.summary().variances, here.summary().variances, rtol=1e-4)
+    assert (there.parameters, there.rows) == (here.parameters, here.rows)
+    np.testing.assert_allclose([there.aic, there.bic], [here.aic, here.bic], rtol=1e-10)
+    with pytest.raises(coterie.CoterieError, match="rows stay at their sites"):
+        there.residuals()
     np.testing.assert_allclose(there.model.client_cov, here.model.client_cov, rtol=1e-5, atol=1e-9)
     assert list(there.model.labels) == ["cleveland", "hungary", "switzerland", "va"]
     status = read_status(home)
