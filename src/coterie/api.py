@@ -38,7 +38,7 @@ from coterie.results.fit_result import FitResult
 from coterie.results.table_fit import Fitting
 from coterie.results.training_result import TrainingResult, train
 from coterie.runs import in_memory
-from coterie.runs.config import Config, document
+from coterie.runs.config import Config, chosen_methods, document
 from coterie.runs.config_keys import Torch, engine_of
 
 NO_MODEL = "Say what a client's model is, after the rows: a formula, or coterie.Torch(...)."
@@ -280,6 +280,7 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
     tables, folder = (dict(source), Path()) if named else (document(source), local(source).absolute().parent)
     if is_of_table(tables):
         found, arguments = table_call_arguments(tables if rows is None else with_source(tables, "rows"), folder)
+        methods = chosen_methods(methods, arguments.pop("methods", ()))
         more = {"na_values": arguments.pop("na_values", None), "methods": tuple(methods or ())}
         bound = inspect.signature(fit).bind(found if rows is None else rows, arguments.pop("formula"), **arguments)
         if is_federation(bound.arguments["rows"]):
@@ -370,7 +371,8 @@ def _fitting(df: Any, arguments: dict[str, Any]) -> Fitting:
     used += [name for name in (offset, weights, order_by, split_by) if name is not None]
     fingerprint = table.fingerprint(used)
     source = about.get("source") or f"{in_memory.MARK}table {fingerprint}"
-    said = {**arguments, **about, "rounds": options.rounds, "formula": formula, "client": client, "cluster": cluster}
+    rounds = {"rounds": options.each} if options.methods and options.each is not None else options.rounds
+    said = {**arguments, **about, "rounds": rounds, "formula": formula, "client": client, "cluster": cluster}
     facts = {"design": design, "formula": formula, "offset": offset, "weights": weights, "mean_weight": mean}
     facts |= {"data_fingerprint": fingerprint, "call": table_call_sections(source, said)}
     return Fitting(clients, options, settings, facts, start)

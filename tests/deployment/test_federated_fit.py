@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import coterie
+from coterie import api
 from coterie.deployment import federated_fit, folders
 from coterie.deployment.coordinator import run
 from coterie.deployment.coordinator.run_toml import program_of_call
@@ -58,6 +59,17 @@ def test_a_comparison_over_sites_is_that_of_one_table(place):
     here = coterie.compare(together(), FORMULA, "site", splits=1, seed=3)
     assert list(there.index) == ["local", "pooled", "hierarchical"]
     np.testing.assert_allclose(there["loss_clients"], here["loss_clients"][there.index], rtol=1e-10)
+
+
+def test_a_comparison_over_sites_is_written_down_with_its_methods(place):
+    found = api.compared(place, FORMULA, methods=["hierarchical", "james-stein"], seed=3)
+    written = found.config()
+    assert written["method"] == {"name": "auto", "compare": ["hierarchical", "james-stein"]}
+    again = coterie.fit(written)
+    assert again.config() == written and again.method == found.method
+    pd.testing.assert_frame_equal(again.comparison.drop(columns="seconds"), found.comparison.drop(columns="seconds"))
+    same = coterie.compare(written)
+    np.testing.assert_array_equal(same["loss_rows"], found.comparison["loss_rows"])
 
 
 DRAWN = {"async-l2gd": {"steps": 40, "batch": 3}, "fedavg": {"rounds": 3, "B": 3, "C": 0.5}}

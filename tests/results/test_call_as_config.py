@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie import Torch
+from coterie import Torch, api
 from coterie.errors import CoterieError
 from coterie.evidence import training_comparison
 
@@ -146,3 +146,31 @@ def test_a_client_that_is_there_as_a_number_and_as_text_is_refused():
 def test_a_module_alone_is_sent_to_torch():
     with pytest.raises(CoterieError, match=r"is a formula, or coterie.Torch\(net\), not an object"):
         coterie.fit((X, Y), object(), client=CLIENT)
+
+
+@pytest.mark.parametrize("kind", ["table", "net"])
+def test_a_comparison_is_written_down_with_its_methods(kind, tmp_path):
+    """The best of them is fitted again, and compared with the same others."""
+    rows = (TABLE, "y ~ x", "town") if kind == "table" else ((X, Y), Torch("softmax"), CLIENT)
+    asked = {"methods": ["ditto", "fedavg"], "rounds": 3, "seed": 2}
+    found = api.compared(*rows, **asked)
+    written = found.config()
+    assert written["method"]["compare"] == ["ditto", "fedavg"] and written["method"]["name"] == "auto"
+    data = TABLE if kind == "table" else (X, Y, CLIENT)
+    again = coterie.fit(data, written)
+    assert again.config() == written and again.method == found.method
+    want = found.comparison.drop(columns="seconds")
+    pd.testing.assert_frame_equal(again.comparison.drop(columns="seconds"), want)
+    pd.testing.assert_frame_equal(coterie.compare(data, written).drop(columns="seconds"), want)
+    other = coterie.compare(data, written, methods=["fedavg"])
+    assert set(other.index) == {"local", "pooled", "fedavg"}
+    again.save(tmp_path / "kept")
+    assert coterie.load(tmp_path / "kept").config() == written
+
+
+@pytest.mark.parametrize("model", [{"formula": "y ~ x"}, {"path": "softmax"}])
+def test_a_configuration_compares_methods_or_names_one(model):
+    data = {"source": "x.csv", "client": "town"} if "formula" in model else {"source": "digits"}
+    for method, words in (({"name": "ditto", "compare": ["fedavg"]}, "name = 'auto'"), ({"compare": 3}, "compare of")):
+        with pytest.raises(CoterieError, match=words):
+            coterie.fit({"data": data, "model": model, "method": method})

@@ -109,7 +109,7 @@ def compare_nets(path: Path, methods: str | None) -> TrainingComparison:
     from coterie.evidence.training_comparison import compare
 
     config = described(path, strict=False)
-    found = compare(config, names(methods) or [config.method], lambda what: [Progress(what)])
+    found = compare(config, names(methods) or config.compare or [config.method], lambda what: [Progress(what)])
     show(found)
     return found
 

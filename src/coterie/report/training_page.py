@@ -160,7 +160,7 @@ def notes(result: TrainingComparison) -> list[str]:
     without = [name for name, method in TRAINED.items() if config.private and not private_enough(config, method)]
     if without and len(result.runs) > 1:
         out.append(f"Not compared, since [privacy] does not let them train: {words.joined(without)}.")
-    if config.method == AUTO and len(result.runs) > 1:
+    if config.method == AUTO and not config.compare and len(result.runs) > 1:
         out.append("A few methods of each relation that is given were tried: methods='all' (--methods all) tries all.")
     for runs in result.runs.values():
         out += [f"Seed {run.seed}: {run.trouble}" for run in runs if run.trouble]

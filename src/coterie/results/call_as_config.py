@@ -16,6 +16,7 @@ from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names, shown
 from coterie.results.fit_options import Columns, Options
 from coterie.runs import in_memory
+from coterie.runs.config import COMPARE, methods_to_compare
 from coterie.runs.config_keys import DEALT, SECTIONS, Run, Torch
 from coterie.runs.in_memory import need_named
 
@@ -26,7 +27,7 @@ _OF_GROUPS = {
 _DECLARED = {name: one for cls in (Columns, Options) for name, one in declared(cls).items()}
 HOMES = {name: _OF_GROUPS[one.option.group] for name, one in _DECLARED.items()}
 HOMES |= {"source": "data", "na_values": "data", "formula": "model", "method": "method"}
-"""The section of every argument. What [method] has beside its name are options over rounds; [network] is one."""
+"""The section of every argument. [method] has a name or methods to compare, and options over rounds."""
 _TABLE_SECTIONS = tuple(dict.fromkeys(("data", *HOMES.values(), "engine")))
 
 
@@ -43,6 +44,8 @@ def table_call_sections(source: str, arguments: Mapping[str, Any]) -> dict[str, 
             out[home] |= files.plain(value)
         else:
             out[home]["name" if name == "method" else name] = files.plain(value)
+    if (methods := list(arguments.get("methods") or ())) not in ([], ["auto"]):
+        out["method"][COMPARE] = methods
     engine = arguments.get("engine", "auto")
     out["engine"] = files.plain(engine) if isinstance(engine, Mapping) else {} if engine == "auto" else {"kind": engine}
     return {name: table for name, table in out.items() if table}
@@ -64,7 +67,10 @@ def table_call_arguments(tables: Mapping[str, Any], folder: Path) -> tuple[Any, 
             continue
         if name == "method" and isinstance(table, Mapping):
             found["method"] = table.get("name", "auto")
-            found["rounds"] = {key: value for key, value in table.items() if key != "name"}
+            found["rounds"] = {key: value for key, value in table.items() if key not in ("name", COMPARE)}
+            found["methods"] = methods_to_compare(table)
+            if found["methods"] and [*found["rounds"]] == ["rounds"]:
+                found["rounds"] = found["rounds"]["rounds"]  # of each, whatever its own word for them
             continue
         need_names(f"[{name}]", table, known, "key")
         found |= table

@@ -202,7 +202,7 @@ def save_training(result: TrainingResult, out: Path) -> None:
     shelf, config, evidence = Shelf(), result.configuration, result.evidence
     code = _digests(config, result.method)
     document = {
-        "config": {key: plain(getattr(config, key)) for key in (*SECTIONS, "method", "options")},
+        "config": {key: plain(getattr(config, key)) for key in (*SECTIONS, "method", "options", "compare")},
         "code": {path: found.sha256 for path, found in code.items()},
         "unseen": {path: found.unseen for path, found in code.items() if found.unseen},  # said to who reads this file
         "result": packed(result, shelf, without="evidence"),
@@ -239,7 +239,7 @@ def _load_training(
             sections: dict[str, Any] = {key: section(key, unplain(config.get(key) or {})) for key in SECTIONS}
             given = {} if model is None else {_own_model(sections["model"]["path"]): model}
             permitted = Permitted(frozenset(allow), given, dict(document.get("code", {})), changed)
-            kinds = {"method": "str", "options": "dict[str, dict[str, Any]]"}
+            kinds = {"method": "str", "options": "dict[str, dict[str, Any]]", "compare": "tuple[str, ...]"}
             named = {name: unpack(kind, name, config[name], shelf, {}) for name, kind in kinds.items()}
             made = Config(**sections, **named, folder=home.absolute(), permitted=permitted)
             return _read(document, shelf, made)

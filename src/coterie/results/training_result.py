@@ -30,7 +30,7 @@ from coterie.methods.registry import trained_method
 from coterie.objectives.mixed import kinds
 from coterie.options import need_names
 from coterie.runs import model_objective as model
-from coterie.runs.config import AUTO, Config, tables
+from coterie.runs.config import AUTO, Config, chosen_methods, tables
 from coterie.runs.training import Trained
 from coterie.runs.training_problem import TrainingProblem
 
@@ -295,8 +295,11 @@ def train(config: Config, methods: Sequence[str] | None = None, watch: Watch = q
 
     ``more`` are options of :func:`coterie.evidence.training_comparison.compare`.
     """
+    methods = chosen_methods(methods, config.compare)
     alone = methods is None and config.method != AUTO
     found = compare(config, methods or [config.method], watch, alone=alone, models=True, **more)
+    if methods and list(methods) != [AUTO]:
+        found = replace(found, config=replace(config, method=AUTO, compare=tuple(methods)))
     return TrainingResult.of(found, found.best)
 
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from coterie.runs.in_memory import Held, need_named
 
 TABLES = (*SECTIONS, "network", "method", "methods")
 ALL, AUTO = "all", "auto"
+COMPARE = "compare"  # in [method]: the methods that a call compares
 _DIFFERENCES = 5
 _ALWAYS = ("source", "path", "rounds", "seeds")
 """Keys that are written even where they are at their defaults."""
@@ -64,6 +65,7 @@ class Config:
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What is given of each method's hyper-parameters, by its name, and of those of all methods that have them, by
     "all"; lists are settings to choose among."""
+    compare: tuple[str, ...] = ()  # beside local and pooled, where methods are to be compared
     networked: bool = field(default=False, compare=False)  # whether there is a [network]
     folder: Path = Path()  # where files and modules that it names are looked for first
     permitted: Permitted | None = field(default=None, compare=False)
@@ -89,7 +91,10 @@ class Config:
                 "give a hyper-parameter a list of values, or leave validation out."
             )
         tied = bool(tables.get("network"))
-        return cls(**found, method=method, options=options, folder=folder or Path(), permitted=None, networked=tied)
+        home, several = folder or Path(), methods_to_compare(tables.get("method", {}))
+        return cls(
+            **found, method=method, options=options, folder=home, compare=several, permitted=None, networked=tied
+        )
 
     @property
     def private(self) -> bool:
@@ -163,9 +168,10 @@ def _methods(method: Any, methods: Any, network: Any, folder: Path | None) -> tu
     """The method to train, and what is given of every method's hyper-parameters; [network] is for all along one."""
     method, methods = _table("[method]", method), _table("[methods]", methods)
     options = {name: _table(f"[methods.{name}]", table) for name, table in methods.items()}
-    chosen = Declared("method.name", str, Option()).read(method.get("name", "fedavg"))
+    chosen = Declared("method.name", str, Option()).read(method.get("name", AUTO if COMPARE in method else "fedavg"))
     whose = ALL if chosen == AUTO else chosen
-    options[whose] = options.get(whose, {}) | {key: value for key, value in method.items() if key != "name"}
+    more = {key: value for key, value in method.items() if key not in ("name", COMPARE)}
+    options[whose] = options.get(whose, {}) | more
     for name, tied in TRAINED.items() if (along := _table("[network]", network)) else ():
         if tied.networked:
             options[name] = _along(name, along, options.get(name, {}))
@@ -179,6 +185,20 @@ def _methods(method: Any, methods: Any, network: Any, folder: Path | None) -> tu
     for name, found in named.items():
         found.check(_given(options, name), options[name])
     return chosen, options
+
+
+def methods_to_compare(method: Mapping[str, Any]) -> tuple[str, ...]:
+    """The methods that [method] has compared; a CoterieError where it names one beside them."""
+    if COMPARE not in method:
+        return ()
+    if method.get("name", AUTO) != AUTO:
+        raise CoterieError(f"[method] names one, and compare others: say name = '{AUTO}', or leave compare out.")
+    return tuple(Declared("compare of [method]", tuple[str, ...], Option()).read(method[COMPARE]))
+
+
+def chosen_methods(asked: Sequence[str] | None, configured: Sequence[str]) -> Sequence[str] | None:
+    """The methods that a call names, or else those of its configuration."""
+    return list(configured) if configured and (asked is None or list(asked) == [AUTO]) else asked
 
 
 def _choose(options: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -239,7 +259,8 @@ def tables(config: Config) -> dict[str, Any]:
         kept = {k: v for k, v in getattr(config, name).items() if v is not None}
         out[name] = {k: v for k, v in kept.items() if v != default[k] or k in _ALWAYS}
     whose = ALL if config.method == AUTO else config.method
-    out["method"] = {"name": config.method} | config.options.get(whose, {})
+    several = {COMPARE: list(config.compare)} if config.compare else {}
+    out["method"] = {"name": config.method} | several | config.options.get(whose, {})
     out["methods"] = {name: options for name, options in config.options.items() if name != whose and options}
     return {name: table for name, table in out.items() if table}
 

@@ -20,7 +20,7 @@ from coterie.deployment import secure_sum_setup
 from coterie.deployment.coordinator.advise import advise
 from coterie.deployment.coordinator.check_sites import GATHER, run_check
 from coterie.deployment.coordinator.fit import fit, need_rows, settled
-from coterie.deployment.coordinator.run_toml import ADVISE, CHECK, RunConfig, digest
+from coterie.deployment.coordinator.run_toml import ADVISE, CHECK, COMPARE, RunConfig, digest
 from coterie.deployment.federation_toml import RUN, SCHEMA, Config
 from coterie.deployment.logs import RunLog
 from coterie.deployment.processes import PATIENCE
@@ -206,7 +206,7 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
                 return
 
             def save(result: FitResult) -> None:
-                said = {"method": result.method, "seed": program.seed}
+                said = {"method": "auto" if program.program == COMPARE else result.method, "seed": program.seed}
                 call = table_call_sections(str(folder), program.task | program.options | said)
                 if "splits" in program.options:  # whose default is another over sites
                     call.setdefault("evidence", {})["splits"] = program.options["splits"]
