@@ -16,7 +16,7 @@ from coterie.data.formula import check_syntax
 from coterie.data.prepare_table import prepare
 from coterie.data.table import Table, as_name, as_names
 from coterie.data.table_files import read_table
-from coterie.deployment import federated_fit
+from coterie.deployment import calls_over_sites
 from coterie.deployment.coordinator.run_toml import comparing
 from coterie.deployment.federation_toml import is_federation
 from coterie.errors import CoterieError, listed
@@ -268,7 +268,7 @@ def _over_sites(folder: Any, model: Any, given: dict[str, Any], methods: Sequenc
         given |= {name: list(as_names(name, given[name]))} if name in given else {}
     if methods is not None:
         given |= comparing(methods) | given
-    result = federated_fit.fit(folder, model, given)
+    result = calls_over_sites.fit(folder, model, given)
     if methods is not None and result.comparison.empty:
         raise CoterieError(result.notes[-1])
     return result

@@ -9,7 +9,7 @@ from typing import Any
 from coterie import api, files
 from coterie.data.table import as_names
 from coterie.data.table_files import read_table
-from coterie.deployment import federated_fit
+from coterie.deployment import calls_over_sites
 from coterie.deployment.federation_toml import is_federation
 from coterie.errors import CoterieError, listed
 from coterie.options import declared
@@ -120,7 +120,7 @@ def advise(
     levels = as_names("cluster", cluster)
     if is_federation(rows):
         told = arguments | {"cluster": list(levels), "engine": {} if engine == "auto" else engine}
-        return federated_fit.advise(rows, model, told)
+        return calls_over_sites.advise(rows, model, told)
     if client is None:
         raise CoterieError("A formula needs client: name the column that says whose row it is.")
     if engine != "auto":

@@ -80,8 +80,8 @@ def advise(
 def advised(context: typer.Context, table: Path, main: str | None) -> Advice:
     """The advice on a table, a federation, or the nets of a configuration."""
     from coterie.api_advise import advise as advice_on
+    from coterie.deployment.calls_over_sites import advice_in
     from coterie.deployment.coordinator.run_toml import advice_asked
-    from coterie.deployment.federated_fit import advice_in
 
     kind = kind_of(context, table, {"main", "out", "pairs", "force"})
     if kind == "configuration":

@@ -102,8 +102,8 @@ def run(context: typer.Context, folder: Path, methods: list[str] | None = None) 
 
     Where ``methods`` are to be compared, rows are held out once if nothing is said of that.
     """
+    from coterie.deployment.calls_over_sites import result_in
     from coterie.deployment.coordinator.run_toml import comparing
-    from coterie.deployment.federated_fit import result_in
 
     there = carried(context, folder, program(context, **({} if methods is None else comparing(methods))))
     return there, result_in(there)
@@ -111,7 +111,7 @@ def run(context: typer.Context, folder: Path, methods: list[str] | None = None) 
 
 def carried(context: typer.Context, folder: Path, what: Mapping[str, Any]) -> Path:
     """The folder of a run of a program that was followed to its end."""
-    from coterie.deployment.federated_fit import carried_out
+    from coterie.deployment.calls_over_sites import carried_out
 
     as_json = context.params["as_json"]
 

@@ -1,4 +1,4 @@
-"""A call of :func:`coterie.fit` whose rows lie at the sites of a federation: what its run does, and its result."""
+"""A call of :func:`coterie.fit` or advice whose rows lie at the sites of a federation: its run, and its result."""
 
 from __future__ import annotations
 

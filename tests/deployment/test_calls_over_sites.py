@@ -10,7 +10,7 @@ import pytest
 
 import coterie
 from coterie import api
-from coterie.deployment import federated_fit, folders
+from coterie.deployment import calls_over_sites, folders
 from coterie.deployment.coordinator import run
 from coterie.deployment.coordinator.run_toml import program_of_call
 from coterie.errors import CoterieError
@@ -174,5 +174,5 @@ def test_a_run_that_fails_says_that_a_certificate_has_ended(tmp_path, monkeypatc
         engine = SimpleNamespace(run=fails(said), need_trust=fails(known) if known else lambda home: None)
         monkeypatch.setattr(folders, "engine", lambda name, engine=engine: engine)
         with pytest.raises(CoterieError) as raised:
-            federated_fit.carried_out(tmp_path / "coordinator", {"program": "pooled", "task": {"formula": FORMULA}})
+            calls_over_sites.carried_out(tmp_path / "coordinator", {"program": "pooled", "task": {"formula": FORMULA}})
         assert str(raised.value).startswith(said) and str(raised.value).count(trouble) == found
