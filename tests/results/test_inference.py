@@ -120,6 +120,51 @@ def test_variances_have_intervals_near_those_of_the_profile() -> None:
     np.testing.assert_allclose(found.loc["residual", ["lower", "upper"]].astype(float), [low, high], rtol=0.01)
 
 
+def test_contrasts_are_coefficients_of_other_columns() -> None:
+    fit, frame = fitted("full"), table("sleepstudy")
+    found = fit.contrast({"day 4": {"(Intercept)": 1, "Days": 4}, "week": {"Days": 7}})
+    later = frame.assign(Days=frame["Days"] - 4)
+    moved = coterie.fit(
+        later, "Reaction ~ Days", client="Subject", method="hierarchical", covariance="full", reml=False, splits=0
+    )
+    other = moved.summary().coefficients
+    columns = ["estimate", "std_error", "df", "t", "lower", "upper"]
+    np.testing.assert_allclose(found.loc["day 4", columns], other.loc["(Intercept)", columns], rtol=1e-5)
+    np.testing.assert_allclose(
+        found.loc["week", ["estimate", "std_error"]], 7 * other.loc["Days", ["estimate", "std_error"]], rtol=1e-5
+    )
+    pd.testing.assert_frame_equal(
+        fit.contrast({term: {term: 1.0} for term in fit.model.terms}),
+        fit.summary().coefficients,
+        check_names=False,
+    )
+
+
+def test_marginal_means_are_means_of_predictions_with_delta_errors() -> None:
+    fit, frame = fitted("binomial"), table("Contraception")
+    rows = frame.assign(district=None)
+    mean = fit.marginal_mean(frame).iloc[0]
+    assert mean["estimate"] == pytest.approx(fit.predict(rows)["prediction"].mean(), rel=1e-9)
+    effect = fit.marginal_mean(frame.assign(age=1.0), frame.assign(age=0.0)).iloc[0]
+    b0, b1 = fit.model.root
+    p0, p1 = (1.0 / (1.0 + np.exp(-b)) for b in (b0, b0 + b1))
+    slope = np.array([p1 * (1 - p1) - p0 * (1 - p0), p1 * (1 - p1)])
+    assert effect["estimate"] == pytest.approx(p1 - p0, rel=1e-9)
+    assert effect["std_error"] == pytest.approx(np.sqrt(slope @ fit.model.root_cov @ slope), rel=0.01)
+    linear = fitted("pooled").marginal_mean(table("sleepstudy").assign(Days=1), table("sleepstudy").assign(Days=0))
+    np.testing.assert_allclose(linear.iloc[0], fitted("pooled").summary().coefficients.loc["Days"], rtol=1e-6)
+
+
+def test_what_has_no_contrast_is_refused() -> None:
+    with pytest.raises(coterie.CoterieError, match="Did you mean 'Days'"):
+        fitted("full").contrast({"a": {"days": 1}})
+    with pytest.raises(coterie.CoterieError, match="Days"):
+        fitted("full").marginal_mean(table("sleepstudy").drop(columns="Days"))
+    local = coterie.fit(table("sleepstudy"), "Reaction ~ Days", client="Subject", method="local", splits=0)
+    with pytest.raises(coterie.CoterieError, match="no likelihood"):
+        local.contrast({"a": {"Days": 1}})
+
+
 def test_a_method_without_a_likelihood_has_estimates_alone() -> None:
     fit = coterie.fit(table("sleepstudy"), "Reaction ~ Days", client="Subject", method="local", splits=0)
     summary = fit.summary()

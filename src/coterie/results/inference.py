@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import log, nan
@@ -10,11 +11,14 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from coterie.errors import CoterieError
+from coterie.data.design import Design
+from coterie.data.table import Table
+from coterie.errors import CoterieError, nearest
 from coterie.families import family_named
 from coterie.numerics.arrays import Floats
 from coterie.relations.uncertainty import degrees_of_freedom, mean_over_scale
 from coterie.results.model import Model
+from coterie.results.predict import read_rows
 from coterie.results.variance_intervals import variances
 
 
@@ -22,7 +26,9 @@ class Inference:
     """What a fit of a table says beside its coefficients, and what its variances are."""
 
     model: Model
+    design: Design | None
     formula: str
+    offset: str | None
     log_likelihood: float
     reml: bool
     notes: list[str]
@@ -36,14 +42,7 @@ class Inference:
         freedom. They are infinite where variances count as known: then the normal quantile is meant.
         """
         m = self.model
-        variance = np.maximum(np.diag(m.root_cov), 0.0)
-        relative = np.zeros(len(variance))
-        if m.uncertainty is not None:
-            spread = np.square(np.einsum("njj->nj", m.uncertainty.root)).sum(axis=0)
-            relative = spread / np.square(np.where(variance > 0.0, variance, 1.0))
-        sd, df = np.sqrt(variance / mean_over_scale(relative)), degrees_of_freedom(relative)
-        if m.method == "pooled" and family_named(m.family).has_dispersion and "rows" in m.info:
-            df = np.full(len(df), max(float(m.info["rows"] - len(df)), 1.0))
+        sd, df = combined(m, np.eye(len(m.terms)))
         return pd.DataFrame({"term": list(m.terms), "estimate": m.root, "std_error": sd, "df": df})
 
     @cached_property
@@ -105,6 +104,77 @@ class Inference:
             For a level that is no probability.
         """
         return summarise(self, need_level(level))
+
+    def contrast(self, weights: Mapping[str, Mapping[str, float]], level: float = 0.95) -> pd.DataFrame:
+        """Combinations of global coefficients, with tests.
+
+        Parameters
+        ----------
+        weights : mapping from names to mappings from terms to numbers
+            ``{"Catholic less public": {"sector[T.Catholic]": 1}, "at x = 2": {"(Intercept)": 1, "x": 2}}``.
+        level : float, default 0.95
+            Probability that the intervals hold.
+
+        Returns
+        -------
+        DataFrame, indexed by name
+            Columns estimate, std_error, df, t, p, lower, upper, as in :meth:`summary`.
+
+        Raises
+        ------
+        CoterieError
+            For terms that there are not, and for methods without a likelihood.
+        """
+        terms, names = self.model.terms, list(weights)
+        C = np.zeros((len(names), len(terms)))
+        for row, name in zip(C, names, strict=True):
+            for term, weight in weights[name].items():
+                if term not in terms:
+                    raise CoterieError(f"There is no term '{term}' in the fit.{nearest(term, terms)}")
+                row[terms.index(term)] = weight
+        return self._tested(C @ self.model.root, C, names, level)
+
+    def marginal_mean(self, table: Any, minus: Any = None, level: float = 0.95) -> pd.DataFrame:
+        """The mean of the outcome over rows, at the global coefficients; or by how much it exceeds that of other rows.
+
+        The effect of a column is ``fit.marginal_mean(df.assign(x=1), df.assign(x=0))``. Standard errors are by the
+        delta method. Where the link is no identity, the mean over clients differs from that at the global coefficients.
+
+        Parameters
+        ----------
+        table, minus : DataFrame
+            Rows with the columns of the formula.
+        level : float, default 0.95
+            Probability that the interval holds.
+
+        Returns
+        -------
+        DataFrame of one row
+            Columns estimate, std_error, df, t, p, lower, upper, as in :meth:`summary`.
+
+        Raises
+        ------
+        CoterieError
+            For rows that cannot be predicted, and for methods without a likelihood.
+        """
+        m, family = self.model, family_named(self.model.family)
+        estimate, slope = 0.0, np.zeros((1, len(m.terms)))
+        for sign, rows in ((1.0, table), (-1.0, minus)):
+            if rows is not None:
+                X, offset, _, _ = read_rows(Table.of(rows), self.design, m.terms, self.offset, "error")
+                X = X if X.shape[1] == len(m.terms) else np.column_stack([np.ones(len(X)), X])
+                eta, step = X @ m.root + (0.0 if offset is None else offset), 1e-5
+                estimate += sign * float(family.mean(eta).mean())
+                slope += sign * ((family.mean(eta + step) - family.mean(eta - step)) / (2.0 * step)) @ X / len(X)
+        return self._tested(np.array([estimate]), slope, ["mean" if minus is None else "difference"], level)
+
+    def _tested(self, estimate: Floats, C: Floats, names: list[str], level: float) -> pd.DataFrame:
+        """Estimates (k,) with the standard errors and tests of combinations C (k, p) of coefficients."""
+        if self.log_likelihood != self.log_likelihood:
+            raise CoterieError(f"The method '{self.model.method}' has no likelihood, so there are no tests.")
+        sd, df = combined(self.model, C)
+        frame = pd.DataFrame({"estimate": estimate, "std_error": sd, "df": df}, pd.Index(names))
+        return with_tests(frame, need_level(level))
 
     def profile(self, level: float = 0.95) -> pd.DataFrame:
         """Intervals of the likelihood, which searches it twice for every parameter.
@@ -265,11 +335,7 @@ def summarise(result: Any, level: float) -> Summary:
         notes.append(f"The method '{m.method}' has no likelihood, so there are no standard errors and no tests.")
     if "centred" in m.info:
         notes.append("Variances are of columns less their means: that of the intercept is of the model at the means.")
-    est, se, df = (frame[name].to_numpy(dtype=np.float64) for name in ("estimate", "std_error", "df"))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = est / se
-    half = t_quantile(df, 0.5 + level / 2.0) * se
-    frame = frame.assign(t=t, p=2.0 * t_tail(df, np.abs(t)), lower=est - half, upper=est + half)
+    frame = with_tests(frame, level)
     facts = {"formula": result.formula, "family": f"{m.family} ({family_named(m.family).link})"}
     sizes = [f"{result.rows:,} rows"] if result.rows is not None else []
     sizes += [f"{len(m.labels):,} clients ({m.client_name})"]
@@ -284,6 +350,28 @@ def summarise(result: Any, level: float) -> Summary:
         facts["AIC, BIC"] = f"{result.aic:,.2f}, {result.bic:,.2f}"
     kept = ["level", *result._own, "term", "term2", "sd", "lower", "upper", "cov"]
     return Summary(f"{m.method} model of {result.formula}", facts, frame, variances(m, level)[kept], level, notes)
+
+
+def combined(m: Model, C: Floats) -> tuple[Floats, Floats]:
+    """Standard errors (k,) and degrees of freedom of combinations C (k, p) of global coefficients."""
+    variance = np.maximum(np.einsum("kp,pq,kq->k", C, m.root_cov, C), 0.0)
+    relative = np.zeros(len(variance))
+    if m.uncertainty is not None:
+        spread = np.square(np.einsum("kp,npq,kq->nk", C, m.uncertainty.root, C)).sum(axis=0)
+        relative = spread / np.square(np.where(variance > 0.0, variance, 1.0))
+    df = degrees_of_freedom(relative)
+    if m.method == "pooled" and family_named(m.family).has_dispersion and "rows" in m.info:
+        df = np.full(len(C), max(float(m.info["rows"] - len(m.terms)), 1.0))
+    return np.sqrt(variance / mean_over_scale(relative)), df
+
+
+def with_tests(frame: pd.DataFrame, level: float) -> pd.DataFrame:
+    """Columns t, p, lower and upper beside estimate, std_error and df."""
+    est, se, df = (frame[name].to_numpy(dtype=np.float64) for name in ("estimate", "std_error", "df"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = est / se
+    half = t_quantile(df, 0.5 + level / 2.0) * se
+    return frame.assign(t=t, p=2.0 * t_tail(df, np.abs(t)), lower=est - half, upper=est + half)
 
 
 def t_quantile(df: Floats, probability: float) -> Floats:

@@ -33,7 +33,7 @@ from coterie.results.inference import need_level
 from coterie.results.predict import Nodes
 from coterie.runs.run_table_method import in_basis, objective
 
-STEP = 1e-3  # of differences, in units in which the deviance rises by the square
+STEP, WIDE = 1e-3, 30.0  # of differences and of the search, in units in which the deviance rises by the square
 Function = Callable[[Floats], float]
 
 
@@ -53,7 +53,7 @@ class Likelihood:
         if not setup.family.is_quadratic:
             return float(search.evaluate(self.fed, v, zero_deviations(setup.tree, len(setup.z)))[0])
         a = search.parameters
-        sigma = exp(v[a])
+        sigma = exp(min(max(v[a], -200.0), 200.0))
         s = solve(self.fed, setup, search.factors(v[:a] / sigma)[0])
         value, logdet, dof = setup.residual(s.value), s.logdet, setup.dof(search.reml)
         if search.reml:
@@ -63,7 +63,7 @@ class Likelihood:
         if along is not None:
             best = s.positions.at[-1][0]
             value += (v[-1] - along @ best) ** 2 / float(along @ s.inverse @ along)
-        return float(dof * (log(2.0 * np.pi) + 2.0 * v[a]) + value / sigma**2 + logdet)
+        return float(dof * (log(2.0 * np.pi) + 2.0 * log(sigma)) + value / sigma**2 + logdet)
 
     def covariance(self, v: Floats, level: int, group: int) -> Floats:
         """D (p, p) of a level, as the table of variances has it."""
@@ -106,10 +106,12 @@ def crossing(f: Function, g: Function, n: int, above: float, sign: float, start:
         start,
         jac=lambda z: -sign * slope(g, z),
         method="SLSQP",
+        bounds=[(-WIDE, WIDE)] * n,
         constraints=[inside],
         options={"maxiter": 60, "ftol": 1e-7},
     )
-    return float(g(found.x)) if found.success and f(found.x) < above + 1e-3 else float("nan")
+    over = f(found.x) - above
+    return float(g(found.x)) if (found.success and over < 1e-3) or abs(over) < 1e-3 else float("nan")
 
 
 def interval(f: Function, g: Function, v: Floats, level: float) -> tuple[float, float]:
