@@ -27,7 +27,7 @@ CASES = {
     ("data", "partition"): ({"data": DIGITS}, "shards"),
     ("data", "clients"): ({"data": DIGITS}, 5),
     ("data", "alpha"): ({"data": DIGITS | {"partition": "dirichlet"}}, 5.0),
-    ("data", "least"): ({"data": DIGITS | {"partition": "dirichlet", "alpha": 0.3}}, 16),
+    ("data", "least"): ({"data": DIGITS | {"partition": "dirichlet", "alpha": 0.3}}, 22),
     ("data", "shards"): ({"data": DIGITS | {"partition": "shards"}}, 3),
     ("data", "column"): ({"data": {"source": "rows", "partition": "by_column", "column": "town"}}, "street"),
     ("data", "group"): ({"data": {"source": "rows", "partition": "by_column", "column": "town"}}, "kind"),
