@@ -1,4 +1,4 @@
-"""Pictures of a fit: who gains and who loses over each baseline, and how clients are pulled toward their clusters."""
+"""Pictures of a fit: who gains and who loses, how clients are pulled toward their clusters, and how far a run came."""
 
 from __future__ import annotations
 
@@ -220,3 +220,57 @@ def qq_figure(result: FitResult) -> list[Figure]:
     svg = axes.draw(parts, label, "quantiles of a normal distribution", "quantiles of the residuals")
     caption = "On the line where the model fits. Ends above it on the right and below it on the left are heavy tails."
     return [Figure("Residuals", svg, caption)]
+
+
+def loss_curve(result: FitResult) -> Figure:
+    """Mean training loss over rounds."""
+    trace = np.array(result.model.info["training"]["trace"], dtype=np.float64)
+    rounds, loss = trace[np.isfinite(trace[:, 1])].T if np.isfinite(trace[:, 1]).any() else np.zeros((2, 1))
+    room = 0.05 * float(loss.max() - loss.min()) or 1.0
+    axes = Axes((0.0, max(float(rounds.max()), 1.0)), (float(loss.min()) - room, float(loss.max()) + room))
+    parts = [mark("path", "bar thin", d=line(axes.across(rounds), axes.down(loss)))]
+    label = f"Mean loss of rows over {len(loss)} looks, from {words.number(loss[0])} to {words.number(loss[-1])}."
+    note = "Mean loss of the rows to train on, as negative log-likelihood without constants; of numbers per variance."
+    return Figure("Loss over rounds", axes.draw(parts, label, "rounds", "mean loss of rows"), note)
+
+
+def distance_figure(result: FitResult) -> Figure:
+    """The logarithm of the distance left against communications."""
+    r = result.model.info["rounds"]
+    k = len(result.model.levels[0].labels) if result.model.levels else 1
+    trace = np.array([(between + within / k, gap) for _, gap, between, within in r["trace"] if gap > 0.0])
+    sent, left = (trace[:, 0], np.log10(trace[:, 1])) if len(trace) else (np.zeros(1), np.zeros(1))
+    low, high = min(float(left.min()), -1.0), max(float(left.max()), 0.0)
+    axes = Axes((0.0, max(float(sent.max()), 1.0)), (low - 0.1, high + 0.1))
+    parts = [mark("path", "bar thin", d=line(axes.across(sent), axes.down(left)))]
+    label = f"Distance from the exact optimum over {len(left)} looks, to {words.number(r['gap'])} of that of the start."
+    return Figure(
+        "Distance left against communications",
+        axes.draw(parts, label, "communications of a cluster", "distance left, power of ten"),
+        "Distance from the exact optimum relative to that of the start, all coefficients of all clients together.",
+    )
+
+
+_ENDS = {0.0: "without ties", np.inf: "where all of a component are one"}
+
+
+def strength_figure(tried: list[tuple[float, float]], chosen: float, loss: str) -> Figure:
+    """Mean held-out loss along the path, from clients alone to one model for each component."""
+    at = [(float(lam), float(value)) for lam, value in tried[::-1]]
+    inside = np.array([(np.log10(lam), value) for lam, value in at if 0.0 < lam < np.inf])
+    ends = {lam: value for lam, value in at if lam in (0.0, np.inf)}
+    if not len(inside):
+        inside = np.array([(0.0, value) for value in ends.values()])
+    x, y = inside.T
+    low, high = min(*y, *ends.values()), max(*y, *ends.values())
+    room = 0.05 * (high - low) or 1.0
+    axes = Axes((float(x.min()) - 0.3, float(x.max()) + 0.3), (low - room, high + room))
+    parts = [mark("path", "bar thin", d=line(axes.across(x), axes.down(y)))]
+    lowest, where = words.number(min(value for _, value in at), 4), words.strength(chosen)
+    label = f"Mean held-out {loss} at {len(at)} strengths; the lowest, {lowest}, at {where}."
+    said = ", ".join(f"{words.number(ends[lam], 4)} {name}" for lam, name in _ENDS.items() if lam in ends)
+    return Figure(
+        "Why this strength",
+        axes.draw(parts, label, "strength of ties, power of ten", f"held-out {loss}"),
+        f"Inside the training rows: {lowest} at {where}; {said}.",
+    )

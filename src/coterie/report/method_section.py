@@ -9,8 +9,9 @@ import numpy as np
 
 from coterie.relations.network import Network
 from coterie.report import words
+from coterie.report.fit_figures import distance_figure, loss_curve, strength_figure
 from coterie.report.network_figures import merge_figure, network_figure, spring_layout
-from coterie.report.svg import Axes, Figure, line, mark
+from coterie.report.svg import Figure
 from coterie.report.tables import Table
 from coterie.results.fit_result import FitResult
 
@@ -56,12 +57,14 @@ def method_section(result: FitResult) -> Section | None:
     info = result.model.info
     if "rounds" in info:
         r = info["rounds"]
-        return Section("Over rounds", _rounds_sentences(r), [_rounds_table(r)], [_rounds_figure(result)], leading=1)
+        return Section("Over rounds", _rounds_sentences(r), [_rounds_table(r)], [distance_figure(result)], leading=1)
     if "collaboration" in info:
         return Section("Over rounds", *_collaboration(info["collaboration"]), [])
     if "training" in info:
         found = merged_tables(result, "Who was found to be alike") if result.merged is not None else []
-        return Section("Over rounds", _trained(result), [_training_table(info["training"]), *found], [_curve(result)])
+        return Section(
+            "Over rounds", _trained(result), [_training_table(info["training"]), *found], [loss_curve(result)]
+        )
     if "network" in info:
         tables = [_network_table(result), *merged_tables(result)]
         return Section("The similarity network", _network_sentences(result), tables, _network_figures(result))
@@ -88,18 +91,6 @@ def _training_table(t: dict[str, Any]) -> Table:
     return Table("The run", ("", "this run"), tuple(rows), note=note)
 
 
-def _curve(result: FitResult) -> Figure:
-    """Mean training loss over rounds."""
-    trace = np.array(result.model.info["training"]["trace"], dtype=np.float64)
-    rounds, loss = trace[np.isfinite(trace[:, 1])].T if np.isfinite(trace[:, 1]).any() else np.zeros((2, 1))
-    room = 0.05 * float(loss.max() - loss.min()) or 1.0
-    axes = Axes((0.0, max(float(rounds.max()), 1.0)), (float(loss.min()) - room, float(loss.max()) + room))
-    parts = [mark("path", "bar thin", d=line(axes.across(rounds), axes.down(loss)))]
-    label = f"Mean loss of rows over {len(loss)} looks, from {words.number(loss[0])} to {words.number(loss[-1])}."
-    note = "Mean loss of the rows to train on, as negative log-likelihood without constants; of numbers per variance."
-    return Figure("Loss over rounds", axes.draw(parts, label, "rounds", "mean loss of rows"), note)
-
-
 def _rounds_sentences(r: dict[str, Any]) -> list[str]:
     """Why these parameters, and communications against what was expected."""
     chosen = [f"p0 = {words.some(r['p0'])}", f"p = {words.some(r['p'])}", f"step size {words.some(r['eta'])}"]
@@ -121,23 +112,6 @@ def _rounds_table(r: dict[str, Any]) -> Table:
         size = words.amount(sent["bytes"])
         note += f" Without a coordinator, clusters sent each other {sent['messages']:,} messages of {size} in all."
     return Table("The run", ("", "this run", "expected"), tuple(rows), note=note)
-
-
-def _rounds_figure(result: FitResult) -> Figure:
-    """The logarithm of the distance left against communications."""
-    r = result.model.info["rounds"]
-    k = len(result.model.levels[0].labels) if result.model.levels else 1
-    trace = np.array([(between + within / k, gap) for _, gap, between, within in r["trace"] if gap > 0.0])
-    sent, left = (trace[:, 0], np.log10(trace[:, 1])) if len(trace) else (np.zeros(1), np.zeros(1))
-    low, high = min(float(left.min()), -1.0), max(float(left.max()), 0.0)
-    axes = Axes((0.0, max(float(sent.max()), 1.0)), (low - 0.1, high + 0.1))
-    parts = [mark("path", "bar thin", d=line(axes.across(sent), axes.down(left)))]
-    label = f"Distance from the exact optimum over {len(left)} looks, to {words.number(r['gap'])} of that of the start."
-    return Figure(
-        "Distance left against communications",
-        axes.draw(parts, label, "communications of a cluster", "distance left, power of ten"),
-        "Distance from the exact optimum relative to that of the start, all coefficients of all clients together.",
-    )
 
 
 def _communications(r: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -181,7 +155,7 @@ def _network_sentences(result: FitResult) -> list[str]:
     i = result.model.info["network"]
     many, groups = words.several(result.model.client_name), len(set(i["groups"]))
     ties = f"{i['ties']:,} tie{'s' * (i['ties'] != 1)}"
-    text = f"{ties} between {many} {SPACES[i['space']]}, of strength {_lam(i['lam'])}"
+    text = f"{ties} between {many} {SPACES[i['space']]}, of strength {words.strength(i['lam'])}"
     text += " chosen by held-out rows" if i.get("tried") else ""
     if groups == len(i["groups"]):
         return [f"{text}: no two are equal."]
@@ -232,7 +206,7 @@ def _network_table(result: FitResult) -> Table:
     many = words.several(result.model.client_name)
     rows = [("ties", f"{i['ties']:,}"), ("components", f"{i['components']:,}")]
     rows += [(f"{many} without ties", f"{i['isolated']:,}")] if i["isolated"] else []
-    rows += [("strength of ties, λ", _lam(i["lam"])), ("norm of differences, p", f"{i['p']:g}")]
+    rows += [("strength of ties, λ", words.strength(i["lam"])), ("norm of differences, p", f"{i['p']:g}")]
     where = ", at the optimum" if "gap" in i else ""
     rows.append((f"groups of equal {many}{where}", f"{len(set(i['groups'])):,}"))
     if agrees := i.get("against"):
@@ -265,34 +239,5 @@ def _network_figures(result: FitResult) -> list[Figure]:
             chosen = i["lam"] if 0.0 < i["lam"] < np.inf else None
             out.append(merge_figure(i["merges"], groups + 1, names, chosen, one))
     if i.get("tried"):
-        out.append(_losses(i["tried"], i["lam"], result.loss))
+        out.append(strength_figure(i["tried"], i["lam"], result.loss))
     return out
-
-
-def _losses(tried: list[tuple[float, float]], chosen: float, loss: str) -> Figure:
-    """Mean held-out loss along the path, from clients alone to one model for each component."""
-    at = [(float(lam), float(value)) for lam, value in tried[::-1]]
-    inside = np.array([(np.log10(lam), value) for lam, value in at if 0.0 < lam < np.inf])
-    ends = {lam: value for lam, value in at if lam in (0.0, np.inf)}
-    if not len(inside):
-        inside = np.array([(0.0, value) for value in ends.values()])
-    x, y = inside.T
-    low, high = min(*y, *ends.values()), max(*y, *ends.values())
-    room = 0.05 * (high - low) or 1.0
-    axes = Axes((float(x.min()) - 0.3, float(x.max()) + 0.3), (low - room, high + room))
-    parts = [mark("path", "bar thin", d=line(axes.across(x), axes.down(y)))]
-    best = min(at, key=lambda t: t[1])[1]
-    label = f"Mean held-out {loss} at {len(at)} strengths; the lowest, {words.number(best, 4)}, at {_lam(chosen)}."
-    said = ", ".join(f"{words.number(ends[lam], 4)} {name}" for lam, name in _ENDS.items() if lam in ends)
-    return Figure(
-        "Why this strength",
-        axes.draw(parts, label, "strength of ties, power of ten", f"held-out {loss}"),
-        f"Inside the training rows: {words.number(best, 4)} at {_lam(chosen)}; {said}.",
-    )
-
-
-_ENDS = {0.0: "without ties", np.inf: "where all of a component are one"}
-
-
-def _lam(value: Any) -> str:
-    return "∞" if np.isinf(value) else words.number(float(value))

@@ -43,6 +43,11 @@ def fixed(value: float, places: int) -> str:
     return _signed(f"{value:,.{places}f}") if math.isfinite(value) else "–"
 
 
+def strength(value: float) -> str:
+    """A strength of ties, which may be infinite."""
+    return "∞" if math.isinf(value) else number(float(value))
+
+
 def percent(share: float) -> str:
     """A share between 0 and 1: "82%", never rounded to all or none."""
     if not math.isfinite(share):
