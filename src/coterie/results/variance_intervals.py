@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import inf, nan
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from coterie.families import family_named
-from coterie.numerics.arrays import Floats
+from coterie.numerics.arrays import Floats, full
 from coterie.relations.covariance import at_means, means_frame
 from coterie.relations.uncertainty import degrees_of_freedom
 from coterie.results.model import Model
@@ -21,16 +21,22 @@ def variances(m: Model, level: float = 0.95) -> pd.DataFrame:
     """Variances and correlations of every level, with intervals of their square roots and of the correlations."""
     rows: list[dict[str, Any]] = []
     own, u = len(m.D_client) > 1, m.uncertainty
-    nothing = np.zeros_like(m.D_client[0])
+    unsure: Unsure | None = None
     if m.has_variances:
         for k, D in enumerate(m.D_client):
-            unsure = None if u is None else (u.more[0][min(k, len(u.more[0]) - 1)], u.levels[0])
+            members = m.clusters == k if own else slice(None)
+            posterior = None if m.client_cov is None else m.client_cov[members]
+            if u is not None:
+                extra = u.more[0][min(k, len(u.more[0]) - 1)]
+                unsure = _unsure(extra, u.levels[0], posterior, len(m.labels[members]))
             straying = m.info.get("straying", m.personal)
             more = {"cluster": m.levels[0].labels[k]} if own else {}
             rows += _components("client", D, m, more, straying, unsure, level)
         each = zip(Nodes(m).names[1:], Nodes(m).levels, m.D_levels, strict=False)
         for k, (name, nodes, D) in enumerate(each, start=1):
-            unsure = None if u is None else (u.more[k][0] if len(u.more[k]) else nothing, u.levels[k])
+            if u is not None:
+                extra = u.more[k][0] if len(u.more[k]) else u.more[k]
+                unsure = _unsure(extra, u.levels[k], m.node_cov[k - 1], len(nodes.labels))
             if len(nodes.labels) > 1:
                 rows += _components(name, D, m, {"cluster": ""} if own else {}, m.personal, unsure, level)
     if family_named(m.family).has_dispersion:
@@ -42,6 +48,22 @@ def variances(m: Model, level: float = 0.95) -> pd.DataFrame:
         rows[-1] |= {"lower": lower, "upper": upper}
     columns = ["level", *(["cluster"] if own else []), "term", "term2", "sd", "cov", "lower", "upper"]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("sd", "cov", "lower", "upper"), np.float64))
+
+
+class Unsure(NamedTuple):
+    """What is known of how uncertain a level's covariance is, in the units of the table."""
+
+    more: Floats  # (p, p): by how much it is larger in the mean
+    directions: Floats  # (n, p, p)
+    posterior: Floats  # (p, p): mean covariance of its groups' own coefficients
+    df: float  # of as many groups
+
+
+def _unsure(more: Floats, directions: Floats, posterior: Floats | None, groups: int) -> Unsure:
+    """That of one covariance of a level, of packed posterior covariances of its groups where they are known."""
+    none = np.zeros(directions.shape[-2:])
+    own = none if posterior is None or not len(posterior) else full(posterior.mean(axis=0))
+    return Unsure(more if more.size else none, directions, own, groups - 1.0)
 
 
 def _sd_interval(variance: float, df: float, level: float) -> tuple[float, float]:
@@ -60,22 +82,21 @@ def _components(
     m: Model,
     more: dict[str, Any],
     columns: Any,
-    unsure: tuple[Floats, Floats] | None,
+    unsure: Unsure | None,
     probability: float,
 ) -> list[dict[str, Any]]:
-    """Rows of the variance table for some columns' covariances: variances, then pairs where there are any.
-
-    ``unsure`` is by how much D is larger in the mean (p, p), and its directions (n, p, p).
-    """
+    """Rows of the variance table for some columns' covariances: variances, then pairs where there are any."""
     D = at_means(D, m.info)
     sd = np.sqrt(np.maximum(np.diag(D), 0.0))
     q = [int(j) for j in columns]
-    extra, G = (np.full_like(D, nan), np.full((1, *D.shape), nan)) if unsure is None else unsure
+    none = np.full_like(D, nan)
+    extra, G, own, df = (none, none[None], none, inf) if unsure is None else unsure
     F = means_frame(m.info, len(D))
-    extra, G = F @ extra @ F.T, F @ G @ F.T
+    extra, G, own = F @ extra @ F.T, F @ G @ F.T, F @ own @ F.T
     rows = []
     for j in q:
-        lower, upper = _ends(float(D[j, j]), float(extra[j, j]), float(np.square(G[:, j, j]).sum()), probability)
+        mean, square = D[j, j] + max(extra[j, j], 0.0), np.square(G[:, j, j]).sum()
+        lower, upper = _ends(float(D[j, j]), float(mean), float(square), float(own[j, j]), df, probability)
         rows.append(
             {"level": level, **more, "term": m.terms[j], "term2": "", "sd": float(sd[j]), "cov": float(D[j, j])}
         )
@@ -95,17 +116,28 @@ def _components(
     return rows
 
 
-def _ends(variance: float, more: float, square: float, level: float) -> tuple[float, float]:
-    """Of a standard deviation: of a variance of zero the upper end alone is above it, of a gamma distribution."""
+def _ends(
+    variance: float, mean: float, square: float, posterior: float, groups: float, level: float
+) -> tuple[float, float]:
+    """Of a standard deviation: of a variance of zero the upper end alone is above it, of a gamma distribution.
+
+    Groups are seen through the noise of their rows, of which their posterior variance tells. With it, a variance is
+    chi-squared, with no more degrees of freedom than groups have; without it, the lower end would be too high.
+    """
     from scipy.special import gammaincinv
 
-    mean = variance + max(more, 0.0)
     if not mean > 0.0 or not square > 0.0:
         return nan, nan
-    if variance > 0.0:
-        df = float(degrees_of_freedom(square / mean**2))
-        return _sd_interval(mean * (df - 2.0) / df, df, level)
-    return 0.0, float(gammaincinv(mean**2 / square, level) * square / mean) ** 0.5
+    if not variance > 0.0:
+        return 0.0, float(gammaincinv(mean**2 / square, level) * square / mean) ** 0.5
+    share = min(posterior / mean, 0.99)
+    noise = mean * share / (1.0 - share)
+    df = float(degrees_of_freedom(square / (mean + noise) ** 2))
+    seen = (mean + noise) * (df - 2.0) / df
+    if df > groups:
+        df, seen = groups, variance + noise
+    lower, upper = _sd_interval(seen, df, level)
+    return max(lower**2 - noise, 0.0) ** 0.5, max(upper**2 - noise, 0.0) ** 0.5
 
 
 def _fisher(r: float, sd: float, level: float) -> tuple[float, float]:
