@@ -1,6 +1,7 @@
 """Quadrature over clients' deviations against a loop, an adaptive integral, differences, and lme4."""
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 
@@ -152,6 +153,16 @@ def test_other_deviations_have_laplace_and_a_sentence():
     assert slopes.log_likelihood == plain.log_likelihood
     assert [note for note in slopes.notes if "Laplace" in note and "one term" in note]
     assert slopes.settings["quadrature"] == plain.settings["quadrature"] == 1
+
+
+def test_where_laplace_is_off_is_said_with_by_how_much():
+    """Of the estimate that is off farthest: the intercept lies .74 of its standard errors from the likelihood's."""
+    rough, fine = (LME4["binomial"]["fits"][points] for points in ("1", "25"))
+    off = abs(rough["fixef"][0] - fine["fixef"][0]) / fine["std_error"][0]
+    note = next(note for note in fitted("binomial", 1).notes if "not to be trusted" in note)
+    assert float(re.search(r"about (\S+) standard errors", note)[1]) == pytest.approx(off, abs=0.2)
+    for fit in (fitted("binomial", 25), fitted("poisson", 1), fitted("poisson", 25)):
+        assert not [note for note in fit.notes if "not to be trusted" in note]
 
 
 def test_sites_add_up_to_the_table():

@@ -16,15 +16,10 @@ from coterie.federation import Federation, require_all_replies
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree import variances
 from coterie.methods.tree.penalised_tree import Setup, prepare
+from coterie.methods.tree.quadrature import of_integrals, quadrature_points
 from coterie.methods.tree.variance_uncertainty import explore
 from coterie.methods.tree.variances import State, Variances
 from coterie.relations.covariance import STRUCTURES, Structure
-
-NO_QUADRATURE = (
-    "Quadrature is for clients that differ in one term, in one level: here the variances are learned by Laplace's "
-    "approximation."
-)
-POINTS, FEW_ROWS = 25, 30.0  # of quadrature where it is not asked for, and of clients that have it then
 
 
 def fit(
@@ -53,24 +48,19 @@ def fit(
     setup = prepare(fed, *about)
     setup = replace(setup, points=quadrature_points(quadrature, problem, setup.rows / len(fed.clients)))
     tried: dict[str, float] = {}
+    several: dict[str, bool] = {}  # whether searches ended at different optima
     runs: dict[str, tuple[Variances, State]] = {}
     # members of the finest level that is learned
     members = len(fed.clients) if len(problem.straying) else problem.tree.sizes[0]
     for name in candidates(covariance, problem, members):
         search = Variances(setup, structures(name, problem, setup, covariance == "auto"), own, reml)
+        begun = variances.search_starts(covariance, setup, problem.intercept, members)
+        starts = [partial(search.init, fed, *start) for start in begun]
         if runs:  # simpler structures come first: go on from the last
             other, last = runs[next(reversed(runs))]
-            starts = [partial(search.follow, fed, other, last.x, last.u)]
-        else:
-            starts = [
-                partial(search.init, fed, *start)
-                for start in variances.search_starts(covariance, setup, problem.intercept)
-            ]
-        expected = len(starts) * variances.expected_seconds(search.parameters, setup, members)
-        ends = [
-            variances.run_to_end(search.run(fed, start()), name, expected * (k == 0)) for k, start in enumerate(starts)
-        ]
-        state = min(ends, key=lambda end: end.deviance)
+            onwards = partial(search.follow, fed, other, last.x, last.u)
+            starts = [onwards, *starts] if len(starts) > 1 else [onwards]
+        state, several[name] = variances.lowest_end(fed, search, starts, name, members)
         state = zero_small_variances(fed, search, state)
         tried[name] = state.deviance + search.parameters * float(np.log(members))
         runs[name] = search, state
@@ -80,12 +70,13 @@ def fit(
         state, logs = variances.learn_residual_variances(fed, search, state)
     deviance, s, sigma2 = search.evaluate(fed, state.x, state.u)
     L = search.factors(state.x)[0]
+    integrals = of_integrals(fed, setup, L, s, quadrature, any(several.values())) if intervals else {}
     unsure = explore(fed, search, L, s, sigma2, covariance == "auto") if intervals else None
     fitted = collect(fed, setup, s, L, sigma2, unsure=unsure)
     info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
     info |= {"iterations": state.iteration, "reml": reml, "own": own, "rows": int(setup.rows)}
     info["parameters"] = setup.p + search.parameters + int(problem.family.has_dispersion)
-    info |= of_integrals(setup, quadrature)
+    info |= integrals
     if problem.single_rows:
         info["straying"] = problem.straying.tolist()
     if problem.intercept in problem.personal and (covariance == "auto" or search.structures[0].name == "full"):
@@ -95,23 +86,6 @@ def fit(
         fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
         info |= {"residual": residual, "status": state.status}
     return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + in_table_units(setup, reml), info=info)
-
-
-def quadrature_points(asked: int | None, problem: GroupedProblem, rows: float) -> int:
-    """Of the integrals over clients' deviations: 1 unless each has one, in a GLM, and nothing else strays.
-
-    By itself for clients of few ``rows`` in the mean, for which Laplace's approximation is rough.
-    """
-    if problem.family.is_quadratic or len(problem.straying) != 1 or max(problem.tree.sizes) > 1:
-        return 1
-    return asked or (POINTS if rows < FEW_ROWS else 1)
-
-
-def of_integrals(setup: Setup, asked: int | None) -> dict[str, Any]:
-    """How clients' deviations were integrated out, and a sentence where it was asked for otherwise."""
-    if setup.family.has_dispersion:
-        return {}
-    return {"quadrature": setup.points, "approximation": [NO_QUADRATURE] * ((asked or 1) > setup.points)}
 
 
 def in_table_units(setup: Setup, reml: bool) -> float:

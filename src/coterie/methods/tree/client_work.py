@@ -107,7 +107,7 @@ def fold_messages(
         modes = site.objective.modes(unit, L, which, z, w, parent, site.state["u"])
         site.state["A"], site.state["b"], value, site.state["u"] = modes
         if points > 1:
-            more, site.state["slopes"] = _integrals(site, unit, z, L, w[parent], points)
+            more, site.state["slopes"] = integrated(site, unit, z, L, w[parent], points)
             value = value + more
     A1, b1, drop, logdet = fold(site, L, which, z, alone, prior)
     value = value - drop if family.is_quadratic else value
@@ -116,17 +116,17 @@ def fold_messages(
     return {"A": A1, "b": b1, "value": value, "logdet": logdet}
 
 
-def _integrals(site: Site, unit: Floats, z: Ints, L: Floats, above: Floats, points: int) -> tuple[Floats, Floats]:
-    """``quadrature.integrals`` at the clients' modes u; only one direction of L is not zero."""
+def integrated(site: Site, unit: Floats, z: Ints, L: Floats, above: Floats, points: int) -> tuple[Floats, Floats]:
+    """``quadrature.integrals`` at the clients' modes u, along one direction of L."""
     ell, k = single_direction(L)
-    size, theta = np.zeros(len(unit)), above.copy()
+    u, size, theta = site.state["u"], np.zeros(len(unit)), above.copy()
     size[z] = ell
-    theta += np.outer(u := site.state["u"][:, k], size)
-    return integrals(site.objective, unit, size, theta, u, points)
+    theta[:, z] += u @ L[0].T
+    return integrals(site.objective, unit, size, theta, np.ascontiguousarray(u[:, k]), points)
 
 
 def single_direction(L: Floats) -> tuple[Floats, int]:
-    """The one direction (q,) in which all stray, at one standard deviation, and its place among those of L."""
+    """The direction (q,) in which all stray (most), at one standard deviation, and its place among those of L."""
     k = int(np.argmax(np.abs(L[0]).sum(axis=0)))
     return L[0][:, k], k
 

@@ -22,6 +22,8 @@ from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.objectives.mean_loss import LIMIT
 from coterie.relations.clusters import ClusterTree
 
+MANY_ROWS = 10  # of a client for each of its coefficients, from which an approximation is no other
+
 
 @work
 def describe(site: Site) -> Reply:
@@ -107,6 +109,10 @@ class Setup:
         """
         standard = self.standard if self.basis is None else np.diag(self.unit)
         return np.asarray(self.family.root_precision**0.5 * standard)
+
+    def many_rows(self, members: int) -> bool:
+        """Whether members that stray have so many rows that Laplace's likelihood has its w where the joint mode is."""
+        return self.points == 1 and self.rows >= MANY_ROWS * members * len(self.z)
 
     def residual(self, value: float) -> float:
         """A Gaussian sum of squared residuals, not below the rounding of the squares that it is left of."""

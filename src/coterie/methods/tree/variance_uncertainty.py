@@ -22,7 +22,6 @@ from coterie.numerics.arrays import Floats, Ints, full
 from coterie.relations.uncertainty import Uncertainty, directions, size_metric, widened, with_added
 
 TRIES, FAR = 8, 12.0  # of points at which the deviance rises by no more
-MANY_ROWS = 10  # of a client for each of its coefficients, from which an approximation is no other
 MOST_COLUMNS, DIFFERENCE = 12, 0.1  # of w whose curvature is measured, and by a step of so many standard deviations
 
 
@@ -190,9 +189,8 @@ def _point(setup: Setup, L: list[Floats], s: Solution, turn: Floats) -> Point:
 
 
 def _many_rows(fed: Federation, search: Deviance) -> bool:
-    """Whether the finest that stray have so many rows that Laplace's likelihood has its w where the joint mode is."""
-    members = len(fed.clients) if len(search.structures[0]) else search.setup.tree.sizes[0]
-    return search.setup.points == 1 and search.setup.rows >= MANY_ROWS * members * len(search.setup.z)
+    """Whether the finest that stray have many rows."""
+    return search.setup.many_rows(len(fed.clients) if len(search.structures[0]) else search.setup.tree.sizes[0])
 
 
 def _turn(fed: Federation, search: Deviance, L: list[Floats], s: Solution) -> Floats:

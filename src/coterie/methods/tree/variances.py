@@ -13,7 +13,7 @@ deviance plus ``PRIOR_ROWS sum_i (log(v_i / v) + v / v_i)``, over v too: their h
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from time import monotonic
@@ -31,9 +31,12 @@ from coterie.numerics.arrays import Floats, Ints, full
 from coterie.relations.covariance import bfgs_update
 
 log = logging.getLogger(__name__)
+APART = 1e-3  # between deviances of two optima
 LONG = 10.0  # seconds after which a search says where it is
-STARTS = ((0.5, 1.0), (0.1, 1.0), (0.5, 0.0))
+STARTS, FAR_START = ((0.5, 1.0), (0.1, 1.0), (0.5, 0.0)), (2.0, 1.0)
 """Deviations from which searches begin, and whether they are as they move a row's predictor, or as they are."""
+FEW_MEMBERS, FEW_ROWS = 1000, 3.0  # with less rows for each coefficient, several optima were seen
+FARTHEST = 5.0  # standard deviation of a predictor, beyond which classes and counts of a client are all but certain
 ROUNDS = 200  # of EM for residual variances, at most
 PRIOR_ROWS = 1.0  # rows of the common variance that are added to each client's
 
@@ -122,6 +125,11 @@ class Variances(Deviance):
             x[:a] = np.where(sd != 0.0, sd * np.sqrt(np.clip(1.0 + 2.0 * ratio, 0.04, 25.0)), x[:a])
         return x
 
+    def reach(self, x: Floats) -> float:
+        """The largest standard deviation by which members' predictors differ."""
+        sizes = [np.tile(self.setup.moved(s.basis), g) for g, s in zip(self.groups, self.structures, strict=True)]
+        return float(np.max(np.abs(x[: self.parameters]) * np.concatenate(sizes), initial=0.0))
+
     def run(self, fed: Federation, state: State | None = None) -> Iterator[State]:
         """States from the start, or from a saved one, until the status is no longer "running"."""
         state = state or self.init(fed)
@@ -131,20 +139,26 @@ class Variances(Deviance):
             yield state
 
 
-def search_starts(covariance: str, setup: Setup, intercept: int | None) -> tuple[tuple[float, float], ...]:
+def search_starts(
+    covariance: str, setup: Setup, intercept: int | None, members: int
+) -> tuple[tuple[float, float], ...]:
     """Where searches begin: at several points where a named structure is one of columns far from zero, as they are.
 
     What clients differ at the means is then told by intercepts, by slopes, or by slopes beside which all else is free:
     each is an optimum of its own. The last needs deviations that move predictors out of all bounds where columns lie
     very far from zero. In simulations six of 180 Gaussian fits had several optima, from 3 standard deviations on; 288
-    fits of classes and counts, up to 9, had one each: there the last start is enough, and the quickest.
+    fits of classes and counts, up to 9, had one each: there the last start is enough, and the quickest. With few rows
+    of each of the ``members`` Laplace's deviance may have an optimum far from zero beside one near it.
     """
+    glm = not setup.family.is_quadratic
+    few = members <= FEW_MEMBERS and setup.rows < FEW_ROWS * members * len(setup.z)
+    more = (FAR_START,) if glm and setup.points == 1 and few else ()
     if covariance in ("auto", "full") or intercept not in setup.z:
-        return STARTS[:1]
+        return STARTS[:1] + more
     far = float(np.abs(setup.mean[setup.z[setup.z != intercept]]).max(initial=0.0))
-    if not setup.family.is_quadratic and far < 10.0:
-        return STARTS[-1:]
-    return STARTS if 1.0 < far < 1e4 else STARTS[: 1 + (far > 1.0)]
+    if glm and far < 10.0:
+        return STARTS[-1:] + more
+    return (STARTS if 1.0 < far < 1e4 else STARTS[: 1 + (far > 1.0)]) + more
 
 
 def expected_seconds(parameters: int, setup: Setup, clients: int) -> float:
@@ -166,6 +180,25 @@ def run_to_end(states: Iterable[State], name: str, expected: float) -> State:
                 "  '%s': step %d, deviance %.6g, %.0f s", name, state.iteration, state.deviance, reported - start
             )
     return state
+
+
+def lowest_end(
+    fed: Federation, search: Variances, starts: Sequence[Callable[[], State]], name: str, members: int
+) -> tuple[State, bool]:
+    """Where the deviance is lowest, of where searches end, and whether they end at several optima.
+
+    Laplace's deviance of few rows may fall without end where clients differ beyond all measure: such an end is taken
+    only where there is no other.
+    """
+    expected = len(starts) * expected_seconds(search.parameters, search.setup, members)
+    ends = [run_to_end(search.run(fed, start()), name, expected * (k == 0)) for k, start in enumerate(starts)]
+    lowest = min(ends, key=lambda end: end.deviance)
+    if search.setup.family.is_quadratic or len(ends) == 1:
+        return lowest, False
+    near = [end for end in ends if search.reach(end.x) < FARTHEST] or ends
+    lowest = min(near, key=lambda end: end.deviance)
+    several = max(end.deviance for end in ends) - min(end.deviance for end in ends) > APART
+    return near[0] if near[0].deviance - lowest.deviance <= APART else lowest, several
 
 
 @work
