@@ -4,10 +4,13 @@ import os
 import socket
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from coterie.deployment import processes
+from coterie.deployment.federation_toml import Config
+from coterie.deployment.flower import supervisor
 from coterie.deployment.flower.supervisor import environment
 from coterie.deployment.processes import Child, tend
 from coterie.errors import CoterieError
@@ -37,6 +40,26 @@ def test_what_dies_starts_again(as_one, tmp_path):
     finally:
         for child in children:
             child.end()
+
+
+def test_what_ends_at_once_again_and_again_is_failing_and_says_why(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_AGAIN", (0.0,))
+    child, ends = Child("one", ["sh", "-c", "echo broken; exit 3"], tmp_path, os.environ, lambda text: text.strip()), 0
+    while not child.failing:
+        assert ends < 3
+        child.watch()
+        child._process.wait(30.0)
+        ends += child.died()
+    assert ends == 3 and child.failing == "code 3, broken\nbroken\nbroken"
+
+
+def test_a_superlink_that_crashes_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "_children", lambda *_, **__: [SimpleNamespace(failing="code 3, broken")])
+    monkeypatch.setattr(supervisor, "threading", SimpleNamespace(Thread=lambda **_: SimpleNamespace(start=lambda: 0)))
+    Config("test", "flower", port=1, sites=("a",)).write(tmp_path)
+    coordinator, begin = supervisor.Coordinator(tmp_path), time.monotonic()
+    coordinator._open()
+    assert "does not come up (code 3, broken)" in coordinator.failed and time.monotonic() - begin < 10.0
 
 
 def test_what_a_process_prints_is_for_its_owner_alone_whatever_the_umask(tmp_path):

@@ -26,6 +26,7 @@ GRACE = 5.0  # the same where the coordinator refuses somebody at its port
 _GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 _AGAIN = (1.0, 2.0, 5.0, 10.0)  # seconds before a process is started again; the last one for good
 _STEADY = 30.0  # seconds after which a process counts as started well
+_CRASHES = 3  # ends in a row, each sooner than that, after which another start is not waited for
 _TICK = 0.1  # seconds between looks
 log = logging.getLogger("coterie.processes")
 
@@ -188,6 +189,7 @@ class Child:
         self._path = folder / f"{name}.txt"
         self._process: subprocess.Popen[bytes] | None = None
         self._tries, self._next, self._since = 0, 0.0, 0.0
+        self.failing = ""  # why, where it ended at once several times in a row
 
     def died(self) -> bool:
         """Whether the process has ended by itself since it was started; then it starts again in a while."""
@@ -202,6 +204,7 @@ class Child:
         why = self._reason(printed) or f"see {self._path.name}"
         log.warning("%s ended with code %d (%s) and starts again in %g s", self.name, code, why, pause)
         self._process, self._next = None, now + pause
+        self.failing = f"code {code}, {why}" if self._tries >= _CRASHES else ""
         return True
 
     def watch(self) -> None:

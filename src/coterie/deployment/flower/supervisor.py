@@ -19,7 +19,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -162,8 +161,10 @@ class Coordinator:
 
         try:
             address = f"https://{LOOPBACK}:{self._port}"
-            if not await_ready(None, partial(self._healthy, address), _START):
-                raise CoterieError("The SuperLink does not come up: see superlink.txt.")
+            superlink = self.children[0]
+            await_ready(None, lambda: bool(superlink.failing) or self._healthy(address), _START)
+            if superlink.failing or not self._healthy(address):
+                raise CoterieError(f"The SuperLink does not come up ({superlink.failing}): see superlink.txt.")
             link = {"address": f"{LOOPBACK}:{self._port}", "root-certificates": str(self._files / "ca.crt")}
             known = toml_files.text({"superlink": {"default": "coterie", "coterie": link}})  # to Flower's command line
             private(self._files / "home" / "config.toml", known.encode())
