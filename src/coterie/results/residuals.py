@@ -104,6 +104,7 @@ def curvatures(result: Any, clients: Clients) -> tuple[Floats, Floats]:
     return A / sigma2[:, None], score / sigma2[:, None]
 
 
+@np.errstate(all="ignore")  # models that diverged have no check, and are said elsewhere
 def fit_check(result: Any, clients: Clients) -> dict[str, Any]:
     """What quantile residuals say: points of a QQ plot, and findings, each with a sentence; empty where none are."""
     from scipy.special import ndtri
