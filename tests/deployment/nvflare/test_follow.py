@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ pytest.importorskip("nvflare")
 from coterie.deployment import logs
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.nvflare import operator_commands as nvflare
-from coterie.deployment.nvflare import server_session
+from coterie.deployment.nvflare import provisioning, server_session
 from coterie.deployment.nvflare.job import LOCK, Outcome, sole
 from coterie.deployment.nvflare.transport import JobEndedError
 
@@ -90,3 +91,24 @@ def test_sites_without_a_job_are_those_of_it_that_answer_and_do_not_have_it(stat
     )
     monkeypatch.setattr(server_session.ServerSession, "_connect", lambda self: session)
     assert server_session.ServerSession(None).without("j") == lost
+
+
+def test_a_server_that_was_started_again_has_refused_nobody_before(tmp_path, monkeypatch):
+    """Each start asks once whether it listens, and hangs up: twice in minutes, sites would be waited for too shortly."""
+    Config("toy", "nvflare", sites=NAMES).write(tmp_path)
+    workspace = tmp_path / provisioning.WORKSPACE
+    workspace.mkdir()
+    monkeypatch.setattr(nvflare.certificates, "need_valid", lambda *_: None)
+    monkeypatch.setattr(nvflare.provisioning, "settle", lambda *_: None)
+    monkeypatch.setattr(nvflare.processes, "await_ready", lambda *_: True)
+
+    def listens(_):
+        with (workspace / provisioning.REFUSED).open("a") as file:
+            file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S},000 - asyncio - DEBUG - refused: it hung up (x)\n")
+
+    monkeypatch.setattr(nvflare, "start", listens)
+    for _ in range(2):
+        nvflare.start_coordinator(tmp_path)
+        assert provisioning.refused(workspace) == ""
+    listens(None)
+    assert "2 handshakes failed" in provisioning.refused(workspace)

@@ -57,6 +57,8 @@ def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
     workspace, config = folder.resolve() / provisioning.WORKSPACE, Config.read(folder)
     if parent(workspace) is None:
         processes.need_free_port(config.port, _FREE)  # a server that was killed a moment ago may still hold it
+        # who asked whether it listens counts once a server: two starts in minutes are no two sites that are refused
+        (workspace / provisioning.REFUSED).unlink(missing_ok=True)
     certificates.need_valid(workspace / "startup/server.crt")
     provisioning.settle(workspace)
     process = start(workspace)
