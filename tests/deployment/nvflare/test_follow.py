@@ -94,7 +94,7 @@ def test_sites_without_a_job_are_those_of_it_that_answer_and_do_not_have_it(stat
 
 
 def test_a_server_that_was_started_again_has_refused_nobody_before(tmp_path, monkeypatch):
-    """Each start asks once whether it listens, and hangs up: twice in minutes, sites would be waited for too shortly."""
+    """Each start asks once whether it listens, and hangs up: after two, sites would be waited for too shortly."""
     Config("toy", "nvflare", sites=NAMES).write(tmp_path)
     workspace = tmp_path / provisioning.WORKSPACE
     workspace.mkdir()
