@@ -135,7 +135,7 @@ class TableComparison(Comparison):
             gain, low, high, better = self.gain(name, other)
             row |= interval_columns(f"gain_over_{other}", (gain, low, high)) | {f"better_than_{other}": better}
         row |= interval_columns("behind_best", self.behind(name))
-        row["loss_nested"] = self.nested if name == self.recommended() else np.nan
+        row["loss_nested"] = self.nested if name == self.recommended() else row["loss_rows"]
         return row | {"seconds": self.seconds[name]}
 
     def over_clients(self, name: str) -> tuple[float, float]:

@@ -12,7 +12,7 @@ import pandas as pd
 from coterie.data.clients import Clients
 from coterie.data.labels import find_labels, resembling
 from coterie.errors import CoterieError, listed, nearest
-from coterie.evidence.intervals import over_clients, over_splits
+from coterie.evidence.intervals import losing, over_clients, over_splits
 from coterie.evidence.table_comparison import FEW, TableComparison, all_splits
 from coterie.methods.collaboration.choose_collaborators import Choice
 from coterie.numerics.arrays import Floats
@@ -35,7 +35,7 @@ class Advice:
         the rows it is trained on in a split; ``test_rows`` of all splits; ``loss_alone``, ``loss_together``,
         ``loss_pooled``, mean held-out losses (NaN without test rows; alone and together under the same prior); ``gain``
         of together over alone, with a 95% interval ``gain_low`` to ``gain_high`` over the splits (NaN where there are
-        fewer than 3).
+        fewer than 3); ``loses``, whether a loss stands out of the noise of splits, for so many clients.
     weights : DataFrame
         A row for each pair: ``client``, ``collaborator``, ``tau`` (adding up to 1 for a client) and ``weight``,
         ``alpha * tau``; by client, heaviest first.
@@ -211,17 +211,15 @@ def _harm(advice: Advice) -> Iterator[str]:
     if not len(worse):
         yield f"No client did worse with {whom} than alone."
         return
-    sure = frame[frame["gain_high"] < 0.0].sort_values("gain")
-    known, times = int(frame["gain_high"].notna().sum()), advice.repeats
-    text = f"{_count(len(worse))} did worse with {whom.removeprefix('its ')} than alone"
-    if len(sure):
-        text += f", {len(sure):,} beyond what {times} vary ({listed(sure.index)}); of {known:,} intervals about "
-        yield f"{text}{0.025 * known:.0f} would be by chance."
-    elif known:
-        yield f"{text} ({listed(worse.index)}), but not beyond what {times} vary."
+    sure = worse[worse["loses"]]
+    times = advice.repeats
+    text = f"{_count(len(worse))} did worse with {whom.removeprefix('its ')} than alone on held-out rows"
+    if frame["gain_high"].notna().any():
+        names = f" ({listed(sure.index)})" if len(sure) else ""
+        yield f"{text}, {len(sure) or 'none'} of them beyond the noise of {times}{names}."
     else:
         more = "one split by order cannot" if advice.settings.get("order_by") else f"three {times} or more would"
-        yield f"{text} ({listed(worse.index)}); {more} say whether that is chance."
+        yield f"{text}; {more} say whether that is chance."
 
 
 def _count(n: int) -> str:
@@ -262,4 +260,5 @@ def measured(parts: Sequence[TableComparison], fraction: float, predicted: Seque
     columns["gain"] = columns["loss_alone"] - columns["loss_together"]
     gains = np.array([part.mean("local") - part.mean("together") for part in parts])
     low, high = over_splits(gains, fraction / (1.0 - fraction))
-    return columns | {"gain_low": low, "gain_high": high}
+    loses = losing(whole.losses["local"] - whole.losses["together"], whole.weight, fraction / (1.0 - fraction))
+    return columns | {"gain_low": low, "gain_high": high, "loses": loses}

@@ -17,7 +17,7 @@ from coterie.data.table import Table, to_pandas
 from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError, listed
 from coterie.evidence.comparison import BASELINES
-from coterie.evidence.intervals import over_splits
+from coterie.evidence.intervals import losing, over_splits
 from coterie.evidence.splits import Splits, split_keys
 from coterie.evidence.table_comparison import all_splits, each_split
 from coterie.evidence.training_comparison import TrainingComparison
@@ -158,7 +158,8 @@ def advise_on_nets(found: TrainingComparison) -> Advice:
     best = max(others, key=lambda m: np.nan_to_num(sign * found.values(m).mean(), nan=-np.inf))
     each = {method: losses(method) for method in found.methods}
     gain = each["local"] - each[best]
-    low, high = over_splits(gain.to_numpy(), found.config.data["test"] / (1.0 - found.config.data["test"]))
+    ratio, gains = found.config.data["test"] / (1.0 - found.config.data["test"]), gain.to_numpy()
+    low, high = over_splits(gains, ratio)
     by = pd.DataFrame({method: one.mean() for method, one in each.items()})
     some = by.dropna()
     frame: dict[str, Any] = {
@@ -167,6 +168,7 @@ def advise_on_nets(found: TrainingComparison) -> Advice:
         "loss_together": by[best],
     }
     frame |= {"loss_pooled": by["pooled"], "gain": gain.mean(), "gain_low": low, "gain_high": high}
+    frame["loses"] = losing(np.nan_to_num(gains), np.isfinite(gains).astype(np.float64), ratio)
     clients = pd.DataFrame(frame, index=pd.Index(labels, name="client"))
     table = found.table
     evidence = pd.DataFrame({"loss_rows": 1.0 - table[name] if sign > 0 else table[name]})

@@ -37,7 +37,7 @@ ALIKE = "alike:"
 
 @dataclass(frozen=True)
 class Summed(TableComparison):
-    """A comparison of which only sums over all clients are known, so that intervals are normal ones.
+    """A comparison of which only sums over all clients are known, so that intervals are over clients, not clusters.
 
     ``sums`` are over the tested clients: their number "tested"; of the losses ``order``, "mean" and "square" of
     clients' means; "apart", squared gains of each over each; "better", how many gain.
@@ -180,7 +180,7 @@ class Comparing:
         notes = [f"Left out: {name}, which {reason}." for name, reason in out.items()]
         if not parts:
             return Evidence(None, splits, [*notes, f"No rows were held out: {why}."], cost)
-        left = "client by client" if alone else "as sums over clients, so that intervals are normal ones"
+        left = "client by client" if alone else "as sums over clients, over whom intervals are"
         note = (
             f"Held-out rows stayed at the sites; their losses left {left}, after {cost['exchanges']:,} more exchanges."
         )
