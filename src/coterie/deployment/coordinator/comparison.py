@@ -79,14 +79,14 @@ class Summed(TableComparison):
         return float("nan")
 
     def _paired(self, worse: str, better: str) -> Triple:
-        from scipy.stats import t
+        from scipy.special import stdtrit
 
         gain = self.over_clients(worse)[0] - self.over_clients(better)[0]
         if self.tested < 2:
             return gain, float("nan"), float("nan")
         apart = self.sums["apart"][self.order.index(better), self.order.index(worse)]
         least = self._unseen(*(name.removeprefix(ALIKE) for name in (better, worse)))
-        half = float(np.hypot(t.ppf(0.975, self.tested - 1) * self._error(apart, gain), least))
+        half = float(np.hypot(stdtrit(self.tested - 1, 0.975) * self._error(apart, gain), least))
         return gain, gain - half, gain + half
 
     def _error(self, square: Any, mean: float) -> float:
