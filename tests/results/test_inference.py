@@ -201,6 +201,32 @@ def test_what_cannot_be_compared_is_refused(a: str, b: str, why: str) -> None:
         coterie.compare_fits(fitted(a), fitted(b))
 
 
+@pytest.mark.parametrize(
+    ("small", "large", "nested"),
+    [
+        ({"shared": "x", "covariance": "full"}, {"covariance": "diagonal"}, True),
+        ({"covariance": "diagonal"}, {"covariance": "full"}, True),
+        ({"covariance": "isotropic"}, {"covariance": "diagonal"}, True),
+        ({"covariance": "full"}, {"covariance": "diagonal", "cluster": "sector"}, False),
+        ({"covariance": "isotropic"}, {"covariance": "isotropic", "cluster": "sector"}, False),
+        ({"covariance": "diagonal"}, {"covariance": "diagonal", "cluster": "sector"}, True),
+        ({"shared": "x"}, {"covariance": "isotropic"}, False),
+    ],
+)
+def test_structures_hold_simpler_ones(small: dict[str, Any], large: dict[str, Any], nested: bool) -> None:
+    rng = np.random.default_rng(2)
+    client = np.repeat(np.arange(16), 6)
+    frame = pd.DataFrame({"client": client, "sector": client % 4, "x": rng.normal(size=96)})
+    frame["y"] = rng.normal(size=16)[client] + (1.0 + rng.normal(size=16))[client] * frame["x"] + rng.normal(size=96)
+    options = {"client": "client", "method": "hierarchical", "reml": False, "splits": 0}
+    fits = [coterie.fit(frame, "y ~ x", **options, **more) for more in (small, large)]
+    if nested:
+        assert 0.0 <= coterie.compare_fits(*fits)["p"].iloc[1] <= 1.0
+    else:
+        with pytest.raises(coterie.CoterieError, match="not nested"):
+            coterie.compare_fits(*fits)
+
+
 def test_likelihoods_of_other_approximations_are_refused_and_named() -> None:
     options = {"client": "district", "family": "binomial", "method": "hierarchical", "splits": 0}
     few = coterie.fit(table("Contraception"), "use ~ 1", quadrature=5, **options)

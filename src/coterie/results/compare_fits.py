@@ -77,11 +77,8 @@ def likelihood_ratio(small: Any, large: Any) -> dict[str, Any]:
     need_same_rows(small, large)
     a, b = small.model, large.model
     levels, more = _straying(a), _straying(b)
-    simple = ORDER[a.info.get("covariance", "isotropic")], ORDER[b.info.get("covariance", "full")]
-    alike = levels.keys() == more.keys() and all(levels[k] == more[k] for k in levels)
     nested = set(a.terms) <= set(b.terms) and all(levels[k] <= more.get(k, frozenset()) for k in levels)
-    nested &= not levels or (simple[0] <= simple[1] if alike else simple[1] >= ORDER["diagonal"])
-    nested &= not (a.info.get("own", False) and not b.info.get("own", False))
+    nested &= _holds(a, b, levels, more) and not (a.info.get("own", False) and not b.info.get("own", False))
     df = large.parameters - small.parameters
     if not nested or df == 0:
         raise CoterieError(
@@ -113,6 +110,20 @@ def likelihood_ratio(small: Any, large: Any) -> dict[str, Any]:
         p, test = 0.5 * (p + below), f"mixture of chi-squared({df - 1}) and ({df})"
         test = test if variances == 1 else f"at most, by a {test}"
     return {"chisq": chisq, "df": float(df), "p": p, "test": test}
+
+
+def _holds(a: Model, b: Model, levels: dict[str, frozenset[str]], more: dict[str, frozenset[str]]) -> bool:
+    """Whether the structure of b's covariances holds a's, of terms by level."""
+    several = max(map(len, levels.values()), default=0) > 1
+    simple, structure = (
+        a.info.get("covariance", "isotropic") if several else "isotropic",
+        b.info.get("covariance", "full"),
+    )
+    if several and structure != "full" and ("centred" in a.info) != ("centred" in b.info):
+        return False  # of columns as they are, and of columns less their means
+    return not levels or (
+        ORDER[simple] <= ORDER[structure] and (levels == more or ORDER[structure] >= ORDER["diagonal"])
+    )
 
 
 def a_formula(fit: Any) -> str:

@@ -24,6 +24,7 @@ from coterie.families import family_named
 from coterie.methods import hierarchical
 from coterie.methods.tree.marginal_likelihood import independent
 from coterie.methods.tree.penalised_tree import prepare, solve
+from coterie.methods.tree.quadrature import quadrature_points
 from coterie.methods.tree.sweep import zero_deviations
 from coterie.methods.tree.variances import STARTS, Variances, run_to_end
 from coterie.numerics.arrays import Floats, full
@@ -79,7 +80,7 @@ def opened(result: Any, fed: Any, problem: Any, reml: bool) -> Likelihood:
     """The likelihood of a fit, restricted or full, at its least deviance."""
     options, info, family = result.fitting.options, result.model.info, problem.family
     setup = prepare(fed, problem.tree, family, problem.personal, problem.intercept, problem.basis)
-    points = hierarchical.quadrature_points(options.quadrature, problem, setup.rows / len(fed.clients))
+    points = quadrature_points(options.quadrature, problem, setup.rows / len(fed.clients))
     setup = replace(setup, points=points)
     structures = hierarchical.structures(info["covariance"], problem, setup, options.covariance == "auto")
     search = Variances(setup, structures, info["own"], reml)
