@@ -5,29 +5,42 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.families import FAMILIES, Family, constant, derivatives, family_named
+from coterie.families import FAMILIES, Family, family_named
+from coterie.likelihoods import constant, derivatives, dispersed, most_curved
 from tests.test_structure import FILES, tree
 
 EVERY = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-OUTCOMES = {"gaussian": [-1.5, 0.0, 2.25], "binomial": [0.0, 1.0], "poisson": [0.0, 1.0, 7.0]}
+COUNTS = [0.0, 1.0, 7.0]
+OUTCOMES = {"gaussian": [-1.5, 0.0, 2.25], "binomial": [0.0, 1.0], "poisson": COUNTS, "negative-binomial": COUNTS}
+OUTCOMES["gamma"] = [0.01, 1.0, 7.5]
 """Some that each family has."""
-IMPOSSIBLE = {"gaussian": [], "binomial": [0.5, 2.0, -1.0], "poisson": [0.5, -1.0]}
+NO_COUNTS = [0.5, -1.0]
+IMPOSSIBLE = {"gaussian": [], "binomial": [0.5, 2.0, -1.0], "poisson": NO_COUNTS, "negative-binomial": NO_COUNTS}
+IMPOSSIBLE["gamma"] = [0.0, -1.0]
+NAMES = set(FAMILIES) - {"gamma"}
+"""Of families alone: strengths of ties are called gamma too."""
+
+
+def at_dispersions(family: Family) -> list[Family]:
+    """The family, and at some dispersions where it has one."""
+    return [family, family.at(0.3), family.at(2.5)] if family.unknown else [family]
 
 
 def compared(module: ast.Module) -> list[int]:
     """Lines that compare with the name or the row of a family, or look one up in a mapping written out by name."""
-    rows = {name.upper() for name in FAMILIES}
+    rows = {name.upper() for name in NAMES}
 
     def names(node: ast.AST) -> bool:
         nodes = [n for n in ast.walk(node) if isinstance(n, ast.Constant | ast.Name | ast.Attribute)]
         said = {n.value if isinstance(n, ast.Constant) else getattr(n, "id", getattr(n, "attr", "")) for n in nodes}
-        return bool((set(FAMILIES) | rows) & {word for word in said if isinstance(word, str)})
+        return bool((NAMES | rows) & {word for word in said if isinstance(word, str)})
 
     found = []
     for node in ast.walk(module):
@@ -39,14 +52,18 @@ def compared(module: ast.Module) -> list[int]:
             case ast.MatchValue(value=value):
                 found += [node.lineno] * names(value)
             case ast.Tuple(elts=several) | ast.List(elts=several) | ast.Set(elts=several):
-                found += [node.lineno] * (sum(isinstance(e, ast.Constant) and e.value in FAMILIES for e in several) > 1)
+                found += [node.lineno] * (sum(isinstance(e, ast.Constant) and e.value in NAMES for e in several) > 1)
     return found
 
 
 def test_no_file_but_the_table_knows_families_by_name() -> None:
-    said = [n for n, path in FILES.items() if any(f in path.read_text(encoding="utf-8").lower() for f in FAMILIES)]
-    assert "families.py" in said
-    assert [(name, lines) for name in said if name != "families.py" and (lines := compared(tree(name)))] == []
+    said = [n for n, path in FILES.items() if any(f in path.read_text(encoding="utf-8").lower() for f in NAMES)]
+    assert {"families.py", "likelihoods.py"} <= {*said}
+    assert [
+        (name, lines)
+        for name in said
+        if name not in ("families.py", "likelihoods.py") and (lines := compared(tree(name)))
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -67,13 +84,14 @@ def test_a_comparison_by_name_is_seen(code: str) -> None:
 @EVERY
 def test_every_row_is_complete(family: Family) -> None:
     fields = {field.name: getattr(family, field.name) for field in dataclasses.fields(family)}
-    optional = {"saturated", "cdf"} | ({"alike"} if not family.boundary else set()) | {"remedy"}
+    optional = {"saturated", "cdf", "usual", "dispersion"} | ({"alike"} if not family.boundary else set()) | {"remedy"}
     assert {name for name, value in fields.items() if value is None or value == ""} <= optional
     assert FAMILIES[family.name] is family
     assert [other.name for other in FAMILIES.values() if other.code == family.code] == [family.name]
     assert family.has_dispersion <= family.is_quadratic  # no method estimates the dispersion of another loss
-    assert family.needs_prior == bool(family.boundary) == (family.root_precision > 0.0)
+    assert bool(family.boundary) <= family.needs_prior == (family.root_precision > 0.0)
     assert copy.deepcopy(family) is family
+    assert copy.deepcopy(family.at(0.7)).kind == (family.code, 0.7)
     assert (str(family), family_named(family.name), family_named(family)) == (family.name, family, family)
 
 
@@ -81,15 +99,39 @@ def test_every_row_is_complete(family: Family) -> None:
 def test_derivatives_belong_to_the_mean_and_the_loss(family: Family) -> None:
     """Central differences of each by the linear predictor; the score is the outcome less the mean."""
     h = 1e-5
-    for y in OUTCOMES[family.name]:
-        for eta in (-2.0, -0.3, 0.4, 1.7):
-            _, score, curvature, third = derivatives(family.code, eta, y)
-            up, down = (derivatives(family.code, eta + s * h, y) for s in (1, -1))
-            slopes = [(b - a) / (2 * h) for a, b in zip(down, up, strict=True)]
-            np.testing.assert_allclose([-score, -curvature, third], slopes[:3], rtol=1e-7, atol=1e-8)
-            assert score == pytest.approx(y - family.mean(np.array([eta]))[0], rel=1e-13)
-            assert curvature <= family.curvature_bound
-            assert family.lowest <= y - score
+    for one, y, eta in itertools.product(at_dispersions(family), OUTCOMES[family.name], (-2.0, -0.3, 0.4, 1.7)):
+        _, score, curvature, third = derivatives(one.kind, eta, y)
+        up, down = (derivatives(one.kind, eta + s * h, y) for s in (1, -1))
+        slopes = [(b - a) / (2 * h) for a, b in zip(down, up, strict=True)]
+        np.testing.assert_allclose([-score, -curvature, third], slopes[:3], rtol=1e-7, atol=1e-8)
+        mean, dispersion = one.mean(np.array([eta]))[0], one.kind[1]
+        over = {"negative-binomial": 1.0 + dispersion * mean, "gamma": dispersion * mean}.get(one.name, 1.0)
+        assert score == pytest.approx((y - mean) / over, rel=1e-12)  # by the variance, less what the link takes
+        assert 0.0 <= curvature <= one.curvature_bound
+        assert one.lowest <= mean
+
+
+@EVERY
+def test_derivatives_by_the_dispersion_are_those_of_the_likelihood(family: Family) -> None:
+    h = 1e-5
+    for one, y, eta in itertools.product(at_dispersions(family)[1:], OUTCOMES[family.name], (-2.0, 0.4, 1.7)):
+
+        def at(s: float, one: Family = one, y: float = y, eta: float = eta) -> np.ndarray:
+            moved = one.at(one.kind[1] * math.exp(s)).kind
+            f, score, curvature, _ = derivatives(moved, eta, y)
+            return np.array([f + constant(moved, y, 1.0), score, curvature])
+
+        found = dispersed(one.kind, eta, y, derivatives(one.kind, eta, y))
+        np.testing.assert_allclose(found, (at(h) - at(-h)) / (2 * h), rtol=1e-7, atol=1e-8)
+
+
+@EVERY
+def test_curvatures_are_largest_where_they_are_said_to_be(family: Family) -> None:
+    for one, y in itertools.product(at_dispersions(family), OUTCOMES[family.name]):
+        for ends in ((-3.0, 2.0), (0.5, 4.0), (-1.0, -6.0)):
+            within = [derivatives(one.kind, eta, y)[2] for eta in np.linspace(*ends, 201)]
+            top = derivatives(one.kind, most_curved(one.kind, *ends), y)[2]
+            assert top >= max(within) - 1e-12 or one.curvature_bound < math.inf
 
 
 @EVERY
@@ -101,19 +143,21 @@ def test_loss_and_constant_are_the_negative_log_likelihood(family: Family) -> No
         "gaussian": lambda y, mean, w: stats.norm(mean, w**-0.5).logpdf(y),
         "binomial": lambda y, mean, w: w * stats.bernoulli(mean).logpmf(y),
         "poisson": lambda y, mean, w: w * stats.poisson(mean).logpmf(y),
+        "negative-binomial": lambda y, mean, w, d: w * stats.nbinom(1 / d, 1 / (1 + d * mean)).logpmf(y),
+        "gamma": lambda y, mean, w, d: w * stats.gamma(1 / d, scale=mean * d).logpdf(y),
     }
-    for y in OUTCOMES[family.name]:
-        for w in (1.0, 2.5):
-            mean = float(family.mean(np.array([0.7]))[0])
-            found = w * derivatives(family.code, 0.7, y)[0] + constant(family.code, y, w)
-            assert found == pytest.approx(-densities[family.name](y, mean, w), rel=1e-12)
+    for one, y, w in itertools.product(at_dispersions(family)[-2:], OUTCOMES[family.name], (1.0, 2.5)):
+        mean = float(one.mean(np.array([0.7]))[0])
+        more = () if one.dispersion is None else (one.dispersion,)
+        found = w * derivatives(one.kind, 0.7, y)[0] + constant(one.kind, y, w)
+        assert found == pytest.approx(-densities[one.name](y, mean, w, *more), rel=1e-11)
 
 
 @EVERY
 def test_the_saturated_loss_is_the_least(family: Family) -> None:
     y = np.array(OUTCOMES[family.name])
     grid = np.linspace(-30.0, 30.0, 6001)
-    least = np.array([min(derivatives(family.code, eta, v)[0] for eta in grid) for v in y])
+    least = np.array([min(derivatives(family.kind, eta, v)[0] for eta in grid) for v in y])
     saturated = np.zeros(len(y)) if family.saturated is None else family.saturated(y)
     np.testing.assert_allclose(saturated, least, atol=1e-4)
 
@@ -147,5 +191,5 @@ def test_an_unknown_family_passes_nowhere() -> None:
     ):
         with pytest.raises(CoterieError, match=r"'gausian'.*gaussian, binomial or poisson|'gausian'.*'gaussian'"):
             made()
-    assert all(math.isnan(value) for value in derivatives(99, 0.0, 0.0))
-    assert math.isnan(constant(99, 0.0, 1.0))
+    assert all(math.isnan(value) for value in derivatives((99, 1.0), 0.0, 0.0))
+    assert math.isnan(constant((99, 1.0), 0.0, 1.0))

@@ -26,7 +26,18 @@ METHODS = [name for name in FILES if re.fullmatch(r"methods/\w+\.py", name) and 
 # Each room imports only itself and rooms to its left; the last, papers, stands beside the package.
 # A result writes its own report when it is asked for one, so that results may import report, inside functions.
 ROOMS = (
-    *("errors", "options", "files", "user_code", "families", "numerics", "data", "relations", "objectives"),
+    *(
+        "errors",
+        "options",
+        "files",
+        "user_code",
+        "likelihoods",
+        "families",
+        "numerics",
+        "data",
+        "relations",
+        "objectives",
+    ),
     *("federation", "queries", "codecs", "methods", "engines", "runs", "evidence", "results", "report", "deployment"),
     *("api", "api_advise", "estimators", "cli", "papers"),
 )

@@ -1,18 +1,19 @@
 """The families of outcomes: how an outcome scatters around its mean, and by which link the mean follows the columns.
 
 Everything that depends on the family is a field of its row in ``FAMILIES``; no other file compares families by name.
-To add one, write its row and its branches of the two kernels at the top, and delete what Numba keeps of those that call
-them (``find src -name "*.nb[ci]" -delete``): it looks for changes in a kernel's own file only.
+To add one, write its row here and its branches in ``likelihoods.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import exp, inf, lgamma, log, log1p, nan, pi
+from dataclasses import dataclass, replace
+from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
+from coterie import likelihoods
 from coterie.errors import CoterieError, listed, nearest
+from coterie.likelihoods import Kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,37 +21,6 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float64]
     Mask = npt.NDArray[np.bool_]
-
-_GAUSSIAN, _BINOMIAL, _POISSON = 0, 1, 2  # what kernels know the families by
-
-
-def derivatives(code: int, eta: float, y: float) -> tuple[float, float, float, float]:
-    """Loss (without terms in y alone), score y - mean, curvature and its derivative, at one linear predictor.
-
-    Links are canonical, so the curvature is the variance of the outcome over the dispersion.
-    """
-    if code == _GAUSSIAN:
-        return 0.5 * (y - eta) * (y - eta), y - eta, 1.0, 0.0
-    if code == _BINOMIAL:
-        e = exp(-abs(eta))
-        mu = 1.0 / (1.0 + e) if eta >= 0 else e / (1.0 + e)
-        v = e / ((1.0 + e) * (1.0 + e))
-        return max(eta, 0.0) + log1p(e) - y * eta, y - mu, v, v * (1.0 - 2.0 * mu)
-    mu = exp(eta) if code == _POISSON else nan
-    return mu - y * eta, y - mu, mu, mu
-
-
-def constant(code: int, y: float, weight: float) -> float:
-    """What a row's negative log-likelihood has beside ``weight`` times the loss: terms in y and the weight alone."""
-    if code == _GAUSSIAN:
-        return 0.5 * (log(2.0 * pi) - log(weight)) if weight > 0.0 else 0.0
-    if code == _BINOMIAL:  # of shares of as many trials as the weight says
-        if y == 0.0 or y == 1.0:
-            return 0.0
-        return lgamma(weight * y + 1.0) + lgamma(weight * (1.0 - y) + 1.0) - lgamma(weight + 1.0)
-    if code == _POISSON:
-        return weight * lgamma(y + 1.0)
-    return nan
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -84,13 +54,42 @@ class Family:
     loss_factor: float  # held-out loss over negative log-likelihood: squared errors and deviances are twice as large
     saturated: Callable[[Floats], Floats] | None  # loss of rows whose means are their outcomes (n,); None where zero
     deviance_power: float  # of the mean, to which the variance is proportional (Tweedie)
-    # share of outcomes that are at most values, at linear predictors, of trials; None where intervals need none
-    cdf: Callable[[Floats, Floats, Floats], Floats] | None
-    # outcomes from uniform numbers in (0, 1), linear predictors and a residual standard deviation
+    # share of outcomes that are at most values, at linear predictors, of trials, with a dispersion; None where
+    # intervals need none
+    cdf: Callable[[Floats, Floats, Floats, float], Floats] | None
+    # outcomes from uniform numbers in (0, 1), linear predictors and the root of a residual variance or a dispersion
     draw: Callable[[Floats, Floats, float], npt.NDArray[Any]]
+    # what a likelihood has beside means, where it is in each row's loss and a search finds it; and what stands for it
+    # where none was found: such that losses of means are those that comparisons name. Other families have none
+    usual: float | None = None
+    dispersion: float | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return family_named, (self.name,)
+        return _family_at, (self.name, self.dispersion)
+
+    @property
+    def kind(self) -> Kind:
+        """What kernels know it by."""
+        dispersion = self.usual if self.dispersion is None else self.dispersion
+        return self.code, 1.0 if dispersion is None else dispersion
+
+    @property
+    def scatters(self) -> bool:
+        """Whether a parameter says how far outcomes scatter: a residual variance, or a dispersion."""
+        return self.has_dispersion or self.usual is not None
+
+    @property
+    def unknown(self) -> bool:
+        """Whether there is a dispersion that is to be found."""
+        return self.usual is not None and self.dispersion is None
+
+    def at_most(self, values: Floats, eta: Floats, trials: Floats) -> Floats:
+        """The share of outcomes, or of successes of trials, that are at most values."""
+        return self.cdf(values, eta, trials, self.kind[1])  # type: ignore[misc]
+
+    def at(self, dispersion: float) -> Family:
+        """The same with its dispersion."""
+        return replace(self, dispersion=dispersion)
 
     def __str__(self) -> str:
         return self.name
@@ -143,6 +142,12 @@ def _exp(eta: Floats) -> Floats:
         return np.exp(eta)
 
 
+def _above_zero(y: Floats) -> Mask:
+    import numpy as np
+
+    return np.asarray(y > 0.0)
+
+
 def _any(y: Floats) -> Mask:
     import numpy as np
 
@@ -168,12 +173,33 @@ def _saturated_poisson(y: Floats) -> Floats:
     return np.asarray(y - xlogy(y, y))
 
 
-def _cdf_successes(values: Floats, eta: Floats, trials: Floats) -> Floats:
+def _cdf_successes(values: Floats, eta: Floats, trials: Floats, dispersion: float) -> Floats:
     import numpy as np
     from scipy.special import betaincc
 
     k = np.clip(np.floor(values), 0.0, trials - 1.0)  # of all trials, all outcomes are at most
     return np.where(values < 0.0, 0.0, np.where(values >= trials, 1.0, betaincc(k + 1.0, trials - k, _expit(eta))))
+
+
+def _saturated_gamma(y: Floats) -> Floats:
+    import numpy as np
+
+    return np.asarray(1.0 + np.log(y), dtype=np.float64)
+
+
+def _cdf_counts(values: Floats, eta: Floats, trials: Floats, dispersion: float) -> Floats:
+    import numpy as np
+    from scipy.special import betaincc
+
+    p = _expit(eta + np.log(dispersion))
+    return np.where(values < 0.0, 0.0, betaincc(np.floor(np.maximum(values, 0.0)) + 1.0, 1.0 / dispersion, p))
+
+
+def _cdf_amounts(values: Floats, eta: Floats, trials: Floats, dispersion: float) -> Floats:
+    import numpy as np
+    from scipy.special import gammainc
+
+    return np.asarray(gammainc(1.0 / dispersion, np.maximum(values, 0.0) * np.exp(-eta) / dispersion))
 
 
 def _draw_normal(u: Floats, eta: Floats, sigma: float) -> npt.NDArray[Any]:
@@ -196,9 +222,25 @@ def _draw_counts(u: Floats, eta: Floats, sigma: float) -> npt.NDArray[Any]:
     return np.asarray(poisson.ppf(u, np.exp(eta)), dtype=np.float64).clip(0).astype(np.int64)
 
 
+def _draw_spread_counts(u: Floats, eta: Floats, sigma: float) -> npt.NDArray[Any]:
+    import numpy as np
+    from scipy.stats import nbinom
+
+    shape = 1.0 / np.square(sigma)
+    return np.asarray(nbinom.ppf(u, shape, shape / (shape + np.exp(eta)))).clip(0).astype(np.int64)
+
+
+def _draw_amounts(u: Floats, eta: Floats, sigma: float) -> npt.NDArray[Any]:
+    import numpy as np
+    from scipy.special import gammaincinv
+
+    amounts: Floats = np.exp(eta) * np.square(sigma) * gammaincinv(1.0 / np.square(sigma), np.maximum(u, 2.0**-54))
+    return np.asarray(np.maximum(amounts, np.finfo(np.float64).tiny))
+
+
 GAUSSIAN = Family(
     name="gaussian",
-    code=_GAUSSIAN,
+    code=likelihoods.GAUSSIAN,
     link="identity",
     predictor="outcome",
     outcome="numbers",
@@ -227,7 +269,7 @@ GAUSSIAN = Family(
 )
 BINOMIAL = Family(
     name="binomial",
-    code=_BINOMIAL,
+    code=likelihoods.BINOMIAL,
     link="logit",
     predictor="log odds",
     outcome="yes or no",
@@ -256,7 +298,7 @@ BINOMIAL = Family(
 )
 POISSON = Family(
     name="poisson",
-    code=_POISSON,
+    code=likelihoods.POISSON,
     link="log",
     predictor="logarithm of the mean",
     outcome="counts",
@@ -283,7 +325,34 @@ POISSON = Family(
     deviance_power=1.0,
     draw=_draw_counts,
 )
-FAMILIES = {family.name: family for family in (GAUSSIAN, BINOMIAL, POISSON)}
+NEGATIVE_BINOMIAL = replace(
+    POISSON,
+    name="negative-binomial",
+    code=likelihoods.NEGATIVE_BINOMIAL,
+    cdf=_cdf_counts,
+    draw=_draw_spread_counts,
+    usual=0.0,
+)
+GAMMA = replace(
+    POISSON,
+    name="gamma",
+    code=likelihoods.GAMMA,
+    outcome="amounts",
+    possible=_above_zero,
+    needs="amounts above 0",
+    remedy=" Leave such rows out, model whether there is an amount apart, or use another family.",
+    largest=1e100,
+    counted=False,
+    boundary=(),
+    alike="",
+    loss="gamma deviance",
+    saturated=_saturated_gamma,
+    deviance_power=2.0,
+    cdf=_cdf_amounts,
+    draw=_draw_amounts,
+    usual=1.0,
+)
+FAMILIES = {family.name: family for family in (GAUSSIAN, BINOMIAL, POISSON, NEGATIVE_BINOMIAL, GAMMA)}
 DEFAULT = GAUSSIAN.name
 
 
@@ -294,6 +363,18 @@ def family_named(name: str | Family) -> Family:
     if not isinstance(name, str) or name not in FAMILIES:
         raise CoterieError(f"There is no family '{name}'; use {' or '.join(FAMILIES)}.{nearest(name, FAMILIES)}")
     return FAMILIES[name]
+
+
+def _family_at(name: str, dispersion: float | None) -> Family:
+    return FAMILIES[name] if dispersion is None else FAMILIES[name].at(dispersion)
+
+
+def draw_shares(u: Floats, eta: Floats, trials: Floats) -> Floats:
+    """Shares of successes of trials from uniform numbers, at log odds."""
+    import numpy as np
+    from scipy.stats import binom
+
+    return np.asarray(binom.ppf(u, trials, _expit(eta)) / trials, dtype=np.float64)
 
 
 def names_of(has: Callable[[Family], bool]) -> str:

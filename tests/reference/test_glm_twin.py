@@ -5,7 +5,8 @@ import pytest
 from scipy import stats
 from scipy.optimize import minimize
 
-from coterie.families import BINOMIAL, FAMILIES, derivatives
+from coterie.families import BINOMIAL, FAMILIES
+from coterie.likelihoods import constant, derivatives
 from coterie.objectives import glm
 from coterie.objectives.glm import GLM
 
@@ -20,7 +21,10 @@ def make(family, seed=0, p=3, weights=True):
     X, offset = rng.normal(size=(n, p)), 0.3 * rng.normal(size=n)
     w = rng.uniform(0.5, 3.0, n) if weights else np.ones(n)
     w[5] = 0.0 if weights else 1.0
-    y = {"gaussian": rng.normal(size=n), "binomial": rng.integers(0, 2, n), "poisson": rng.poisson(2.0, n)}[family]
+    y = {"gaussian": rng.normal(size=n), "binomial": rng.integers(0, 2, n), "poisson": rng.poisson(2.0, n)}
+    y |= {"negative-binomial": y["poisson"], "gamma": y["poisson"] + 0.3}
+    y = y[family]
+    family = FAMILIES[family].at(0.4) if FAMILIES[family].unknown else family
     unit = np.array([1.0, 2.0, 0.3])[:p]
     return GLM(X, y.astype(float), offset, w, starts, stops, family), unit, rng
 
@@ -38,7 +42,24 @@ def density(family, y, eta, w):
         return out
     if family == "binomial":
         return w * np.where(y > 0, stats.logistic.logcdf(eta), stats.logistic.logsf(eta))
-    return w * stats.poisson.logpmf(y, np.exp(np.minimum(eta, 300.0)))  # SciPy's search tries absurd places
+    mean = np.exp(np.clip(eta, -300.0, 300.0))
+    if family == "negative-binomial":
+        return w * stats.nbinom.logpmf(y, 1 / 0.4, 1 / (1 + 0.4 * mean))
+    if family == "gamma":
+        return w * stats.gamma.logpdf(y, 1 / 0.4, scale=0.4 * mean)
+    return w * stats.poisson.logpmf(y, mean)  # SciPy's search tries absurd places
+
+
+def literal(family, eta, y):
+    """Score and curvature of rows, as the likelihood's derivatives are written."""
+    mean, d = np.exp(eta), 0.4
+    if family == "gaussian":
+        return y - eta, np.ones_like(eta)
+    if family == "binomial":
+        return y - mean / (1 + mean), mean / (1 + mean) ** 2
+    if family == "negative-binomial":
+        return (y - mean) / (1 + d * mean), mean * (1 + d * y) / (1 + d * mean) ** 2
+    return ((y / mean - 1) / d, y / mean / d) if family == "gamma" else (y - mean, mean)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -55,14 +76,14 @@ def test_losses_and_constants_are_log_densities(family):
 def test_row_derivatives_are_those_of_the_table(family):
     for y in (0.0, 1.0):
         for eta in (-3.0, -0.1, 0.0, 0.7, 4.0):
-            found = glm.row_derivatives(family.code, eta, y)
-            assert found == pytest.approx(derivatives(family.code, eta, y), rel=1e-15)
+            found = glm.row_derivatives(family.kind, eta, y)
+            assert found == pytest.approx(derivatives(family.kind, eta, y), rel=1e-15)
 
 
 def test_binomial_does_not_overflow():
-    assert glm.row_derivatives(BINOMIAL.code, 800.0, 1.0)[0] == 0.0
-    assert glm.row_derivatives(BINOMIAL.code, -800.0, 1.0)[0] == 800.0
-    assert glm.row_derivatives(BINOMIAL.code, 800.0, 0.0)[:2] == (800.0, -1.0)
+    assert glm.row_derivatives(BINOMIAL.kind, 800.0, 1.0)[0] == 0.0
+    assert glm.row_derivatives(BINOMIAL.kind, -800.0, 1.0)[0] == 800.0
+    assert glm.row_derivatives(BINOMIAL.kind, 800.0, 0.0)[:2] == (800.0, -1.0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -121,12 +142,11 @@ def test_modes(family, z, size):
             far = minimize(objective, np.zeros(q), method="Nelder-Mead").fun
             assert objective(u[k]) <= min(near, far) + 1e-9
         eta = off + X @ theta
-        mean = {"gaussian": eta, "binomial": 1 / (1 + np.exp(-eta)), "poisson": np.exp(eta)}[family]
-        v = {"gaussian": np.ones_like(eta), "binomial": mean * (1 - mean), "poisson": mean}[family]
+        score, v = literal(family, eta, y)
         H = (X.T * (weight * v)) @ X
         np.testing.assert_allclose(A[k], H[i, j], rtol=1e-9, atol=1e-10)
-        np.testing.assert_allclose(b[k], X.T @ (weight * (y - mean)) + H @ theta, rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(T.T @ X.T @ (weight * (y - mean)), u[k], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(b[k], X.T @ (weight * score) + H @ theta, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(T.T @ X.T @ (weight * score), u[k], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -150,8 +170,7 @@ def test_third_is_the_gradient_of_log_det(family):
         r = rows(o)[k]
         X = o.X[r] * unit
         eta = o.offset[r] + X @ at
-        mu = 1 / (1 + np.exp(-eta))
-        v = {"gaussian": np.ones_like(eta), "binomial": mu * (1 - mu), "poisson": np.exp(eta)}[family]
+        _, v = literal(family, eta, o.y[r])
         return P + (X.T * (o.weights[r] * v)) @ X
 
     i, j = np.tril_indices(3)
@@ -163,6 +182,28 @@ def test_third_is_the_gradient_of_log_det(family):
             e[a] = h
             difference = np.linalg.slogdet(hessian(k, theta[k] + e))[1] - np.linalg.slogdet(hessian(k, theta[k] - e))[1]
             assert ours[k, a] == pytest.approx(difference / (2 * h), rel=1e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.unknown])
+def test_slopes_by_the_dispersion(family):
+    """Of twice the loss, of ``x'Sx`` times curvatures and of delta times scores, by differences of their loops."""
+    o, unit, rng = make(family, 4)
+    theta, S, delta = (0.5 * rng.normal(size=(5, k)) for k in (3, 6, 3))
+    i, j = np.tril_indices(3)
+
+    def deviance(k, dispersion):
+        kind, total = FAMILIES[family].at(dispersion).kind, 0.0
+        for r in range(o.starts[k], o.stops[k]):
+            x, w = o.X[r] * unit, o.weights[r]
+            f, s, v, _ = derivatives(kind, o.offset[r] + x @ theta[k], o.y[r])
+            square = np.sum(S[k] * x[i] * x[j] * np.where(i == j, 1, 2))
+            total += 2 * (w * f + constant(kind, o.y[r], w)) + w * (square * v + x @ delta[k] * s)
+        return total
+
+    ours, h = o.by_dispersion(unit, theta, S, delta), 1e-5
+    for k in range(5):
+        difference = deviance(k, 0.4 * np.exp(h)) - deviance(k, 0.4 * np.exp(-h))
+        assert ours[k] == pytest.approx(difference / (2 * h), rel=1e-6, abs=1e-7)
 
 
 def test_take_repeats_and_reorders():

@@ -10,7 +10,7 @@ import pytest
 import coterie
 
 HERE = Path(__file__).parent / "glmmtmb"
-OUTCOMES = {"binomial": "cbind(successes, trials - successes)"}
+OUTCOMES = {"binomial": "cbind(successes, trials - successes)", "negative-binomial": "count", "gamma": "amount"}
 REFERENCES = [(path.stem, *path.stem.split("_")) for path in sorted(HERE.glob("*.json"))]
 
 
@@ -18,10 +18,15 @@ REFERENCES = [(path.stem, *path.stem.split("_")) for path in sorted(HERE.glob("*
 def test_estimates_and_likelihoods_are_those_of_glmmtmb(name, family, kind):
     table, known = pd.read_csv(HERE / "simulated.csv"), json.loads((HERE / f"{name}.json").read_text())
     how = {"shared": ["x"]} if kind == "intercept" else {}
-    how |= {"method": "pooled"} if kind == "pooled" else {"method": "hierarchical", "covariance": "full"}
-    fit = coterie.fit(table, f"{OUTCOMES[family]} ~ x", client="g", family=family, splits=0, reml=False, **how)
+    how |= {"covariance": "full", "quadrature": 1} if kind != "pooled" else {}
+    how["method"] = "pooled" if kind == "pooled" else "hierarchical"
+    fit = coterie.fit(table, f"{OUTCOMES[family]} ~ x", client="g", family=family, splits=0, **how)
     np.testing.assert_allclose(fit.model.root, known["fixef"], rtol=1e-3)
     assert fit.log_likelihood == pytest.approx(known["logLik"], abs=1e-3)
+    if family == "negative-binomial":
+        assert 1.0 / fit.model.sigma2 == pytest.approx(known["sigma"], rel=1e-3)
+    if family == "gamma":
+        assert fit.model.sigma2**0.5 == pytest.approx(known["sigma"], rel=1e-3)
     if kind != "pooled":
         D = np.asarray(known["D"])
         np.testing.assert_allclose(fit.model.D_client[0][: len(D), : len(D)], D, rtol=2e-3)

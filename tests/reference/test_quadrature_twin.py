@@ -13,7 +13,7 @@ from scipy.stats import poisson
 
 import coterie
 from coterie.errors import CoterieError
-from coterie.families import derivatives
+from coterie.likelihoods import derivatives
 from coterie.objectives.quadrature import hermite, integrals
 from tests.reference.test_glm_twin import make, rows
 
@@ -34,7 +34,7 @@ def at_modes(o, unit, ell, w):
 def literal(o, unit, ell, w, k, points=None):
     """``-2 log`` of client k's integral: by the rule's points, or by an adaptive integral."""
     r = rows(o)[k]
-    X, y, weight, off, code = o.X[r] * unit, o.y[r], o.weights[r], o.offset[r], o.family.code
+    X, y, weight, off, code = o.X[r] * unit, o.y[r], o.weights[r], o.offset[r], o.family.kind
 
     def exponent(v):
         eta = off + X @ (w + ell * v)

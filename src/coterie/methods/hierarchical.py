@@ -47,8 +47,39 @@ def fit(
     about = problem.tree, problem.family, problem.personal, problem.intercept, problem.basis
     setup = prepare(fed, *about)
     setup = replace(setup, points=quadrature_points(quadrature, problem, setup.rows / len(fed.clients)))
+    search, state, tried, several = searched(fed, setup, problem, covariance, reml, own)
+    logs = 0.0
+    if residual == "by-client" and problem.family.has_dispersion:
+        state, logs = variances.learn_residual_variances(fed, search, state)
+    deviance, s, sigma2 = search.evaluate(fed, state.x, state.u)
+    L = search.factors(state.x)[0]
+    integrals = of_integrals(fed, setup, L, s, quadrature, several) if intervals else {}
+    unsure = explore(fed, search, L, s, sigma2, covariance == "auto") if intervals else None
+    fitted = collect(fed, setup, s, L, sigma2, unsure=unsure)
+    info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
+    info |= {"iterations": state.iteration, "reml": reml, "own": own, "rows": int(setup.rows)}
+    info["parameters"] = setup.p + search.parameters + problem.family.scatters
+    info |= integrals
+    if problem.single_rows:
+        info["straying"] = problem.straying.tolist()
+    if problem.intercept in problem.personal and (covariance == "auto" or search.structures[0].name == "full"):
+        info["centred"] = {"intercept": problem.intercept, "means": mean_weights(setup, problem.intercept)}
+    if residual == "by-client" and problem.family.has_dispersion:
+        each = require_all_replies(fed.ask(variances.residual_variance))["v"] * sigma2
+        fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
+        info |= {"residual": residual, "status": state.status}
+    return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + in_table_units(setup, reml), info=info)
+
+
+def searched(
+    fed: Federation, setup: Setup, problem: GroupedProblem, covariance: str, reml: bool, own: bool
+) -> tuple[Variances, State, dict[str, float], bool]:
+    """The search of the structure that is taken, and where it ended; what each structure that was tried reached.
+
+    Last, whether searches of one ended at different optima.
+    """
     tried: dict[str, float] = {}
-    several: dict[str, bool] = {}  # whether searches ended at different optima
+    several: dict[str, bool] = {}
     runs: dict[str, tuple[Variances, State]] = {}
     # members of the finest level that is learned
     members = len(fed.clients) if len(problem.straying) else problem.tree.sizes[0]
@@ -64,28 +95,7 @@ def fit(
         state = zero_small_variances(fed, search, state)
         tried[name] = state.deviance + search.parameters * float(np.log(members))
         runs[name] = search, state
-    search, state = runs[min(tried, key=lambda name: tried[name])]
-    logs = 0.0
-    if residual == "by-client" and problem.family.has_dispersion:
-        state, logs = variances.learn_residual_variances(fed, search, state)
-    deviance, s, sigma2 = search.evaluate(fed, state.x, state.u)
-    L = search.factors(state.x)[0]
-    integrals = of_integrals(fed, setup, L, s, quadrature, any(several.values())) if intervals else {}
-    unsure = explore(fed, search, L, s, sigma2, covariance == "auto") if intervals else None
-    fitted = collect(fed, setup, s, L, sigma2, unsure=unsure)
-    info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
-    info |= {"iterations": state.iteration, "reml": reml, "own": own, "rows": int(setup.rows)}
-    info["parameters"] = setup.p + search.parameters + int(problem.family.has_dispersion)
-    info |= integrals
-    if problem.single_rows:
-        info["straying"] = problem.straying.tolist()
-    if problem.intercept in problem.personal and (covariance == "auto" or search.structures[0].name == "full"):
-        info["centred"] = {"intercept": problem.intercept, "means": mean_weights(setup, problem.intercept)}
-    if residual == "by-client" and problem.family.has_dispersion:
-        each = require_all_replies(fed.ask(variances.residual_variance))["v"] * sigma2
-        fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
-        info |= {"residual": residual, "status": state.status}
-    return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + in_table_units(setup, reml), info=info)
+    return *runs[min(tried, key=lambda name: tried[name])], tried, any(several.values())
 
 
 def in_table_units(setup: Setup, reml: bool) -> float:

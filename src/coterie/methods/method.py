@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cached_property, partial
 from importlib import import_module
@@ -53,10 +53,10 @@ class Method:
     pool_rows: bool = False  # trains one client that holds all rows
     paper_module: str = ""  # the module that reads like its paper, where it is not called like the method
 
-    @cached_property
-    def fit(self) -> Callable[..., Any]:
-        """The function for tables."""
-        return partial(_imported(f"coterie.methods.{self.fits}"), **self.fit_with)
+    def fit(self, fed: Any, problem: Any, **options: Any) -> Any:
+        """What it estimates of a table; a dispersion of outcomes that is unknown is found first."""
+        fits = partial(_imported(f"coterie.methods.{self.fits}"), **self.fit_with)
+        return _imported("coterie.methods.dispersion:fit_at")(fits, fed, problem, not self.pool_rows, options)
 
     @cached_property
     def method_class(self) -> Any:

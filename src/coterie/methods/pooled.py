@@ -27,5 +27,5 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     sigma2 = value / max(setup.rows - setup.p, 1.0) if profiled else 1.0
     spread = setup.rows * np.log(2.0 * np.pi * value / setup.rows) + setup.rows if profiled else value
     constant = setup.constant - (0.5 * setup.rows * np.log(2.0 * np.pi) if profiled else 0.0)
-    info = {"rows": int(setup.rows), "parameters": setup.p + int(profiled)}
+    info = {"rows": int(setup.rows), "parameters": setup.p + problem.family.scatters}
     return replace(collect(fed, setup, s, L, sigma2), log_likelihood=float(-0.5 * spread - constant), info=info)

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
+from coterie.likelihoods import most_curved
 from coterie.numerics.arrays import Bools, Floats, Ints, frozen, full, kernel, pack, reading
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.row_kernels import Data, row_derivatives
 
-SAFETY = 2.0  # how far the mean of a Poisson row may rise above the larger of its means at the ends of a run
+SAFETY = 2.0  # how far the curvature of a row may rise above the largest between the ends of a run
+_most_curved = kernel(most_curved)
 BLOCK = 1024  # clients whose matrices are unpacked at a time
 
 
@@ -34,8 +36,8 @@ class Constants:
     mu: Floats
     rows: Ints  # n_i
     # L holds in a region only. The curvature of a Poisson loss is its mean and has no bound, so it is taken where no
-    # row's mean exceeds SAFETY times the larger of its means at theta = 0 and at the theta given (without one, the
-    # count itself). The line from 0 to theta lies in that region, the mean being convex in theta
+    # row's curvature exceeds SAFETY times its largest from theta = 0 to the theta given (without one, to where the mean
+    # is the outcome itself). The line from 0 to theta lies in that region
     local: bool = False
     shared: Floats | float = 0.0  # smoothness in what all clients share; L and L_row are then those in the others
 
@@ -57,8 +59,8 @@ def _largest_curvatures(data: Data, theta: Floats, counts: bool, bound: float, o
                 eta += X[r, j] * theta[i, j]
                 square += on[j] * X[r, j] * X[r, j]
             if not bound < np.inf:
-                v = y[r] if counts else row_derivatives(family, eta, y[r])[2]
-                v = SAFETY * max(v, row_derivatives(family, offset[r], y[r])[2])
+                far = np.log(y[r]) if counts else eta
+                v = SAFETY * row_derivatives(family, _most_curved(family, far, offset[r]), y[r])[2]
             v *= weights[r]
             largest[i] = max(largest[i], v * square)
             at = 0

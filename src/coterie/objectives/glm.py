@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.families import GAUSSIAN, Family, constant, family_named
+from coterie.families import GAUSSIAN, Family, family_named
+from coterie.likelihoods import constant, dispersed
 from coterie.numerics.arrays import Floats, Ints, kernel, reading
 from coterie.objectives.gradient_steps import WeightedRows
 from coterie.objectives.row_kernels import Data, row_derivatives
 
-_constant = kernel(constant)
+_constant, _dispersed = kernel(constant), kernel(dispersed)
 
 
 @kernel
@@ -185,7 +186,7 @@ def _modes(
                 _shift(wi, Li, z, trial, theta)
                 new = _client_derivatives(data, i, unit, theta, g, A[i], x)[0]
                 new += 0.5 * np.dot(trial, trial)
-                if new <= f - 1e-4 * t * decrement or t * decrement < 1e-11 * (1.0 + abs(f)):
+                if new <= f - 1e-4 * t * decrement or (t * decrement < 1e-11 * (1.0 + abs(f)) and new < np.inf):
                     break
                 t *= 0.5
             for k in range(q):
@@ -235,6 +236,29 @@ def _third(data: Data, unit: Floats, theta: Floats, S: Floats) -> Floats:
             for j in range(p):
                 a[i, j] += t * x[j]
     return a
+
+
+@reading
+def _by_dispersion(data: Data, unit: Floats, theta: Floats, S: Floats, delta: Floats) -> Floats:
+    """Per client: derivatives by log dispersion of twice the negative log-likelihood and of log|H|, see ``GLM``."""
+    family, X, y, offset, weights, starts, stops = data
+    m, p = starts.shape[0], X.shape[1]
+    out, x = np.zeros(m), np.empty(p)
+    for i in range(m):
+        for r in range(starts[i], stops[i]):
+            if not weights[r] > 0.0:
+                continue
+            eta, h, moved, at = offset[r], 0.0, 0.0, 0
+            for j in range(p):
+                x[j] = X[r, j] * unit[j]
+                eta += x[j] * theta[i, j]
+                moved += x[j] * delta[i, j]
+                for k in range(j + 1):
+                    h += (2.0 if k < j else 1.0) * S[i, at] * x[j] * x[k]
+                    at += 1
+            f, s, v = _dispersed(family, eta, y[r], row_derivatives(family, eta, y[r]))
+            out[i] += weights[r] * (2.0 * f + h * v + moved * s)
+    return out
 
 
 @reading
@@ -297,7 +321,7 @@ class GLM(WeightedRows):
     @property
     def compiled(self) -> Data:
         """What kernels over rows take first."""
-        return self.family.code, self.X, self.y, self.offset, self.weights, self.starts, self.stops
+        return self.family.kind, self.X, self.y, self.offset, self.weights, self.starts, self.stops
 
     def moments(self) -> dict[str, Floats]:
         """Per client rows of weight w > 0 (m,), sums of w (m,), w (y - offset) (m,), w x and w x^2 (m, p)."""
@@ -324,6 +348,13 @@ class GLM(WeightedRows):
     def third(self, unit: Floats, theta: Floats, S: Floats) -> Floats:
         """Gradient of log|H| by each client's theta, (m, p), where S (m, P) is theta's covariance under H."""
         return _third(self.compiled, unit, theta, S)
+
+    def by_dispersion(self, unit: Floats, theta: Floats, S: Floats, delta: Floats) -> Floats:
+        """Derivatives (m,) of the clients' parts of Laplace's deviance by the logarithm of the dispersion.
+
+        S (m, P) is theta's covariance under H; delta (m, p) is what ``third``, solved for as scores are, moves them by.
+        """
+        return _by_dispersion(self.compiled, unit, theta, S, delta)
 
     def value(self, theta: npt.ArrayLike) -> Floats:
         """Losses (m,) at one theta (d,) or at one for each client (m, d): less ``constants``, minus log-likelihoods."""

@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.families import derivatives
+from coterie.likelihoods import Kind, derivatives
 from coterie.numerics.arrays import Floats, Ints, inlined, kernel, reading
 from coterie.numerics.keyed_random import key, whole
 
-Data = tuple[int, Floats, Floats, Floats, Floats, Ints, Ints]
-"""A family's code, then X, y, offset, weights, starts, stops: what kernels over rows take first."""
+Data = tuple[Kind, Floats, Floats, Floats, Floats, Ints, Ints]
+"""A family's kind, then X, y, offset, weights, starts, stops: what kernels over rows take first."""
 Keys = npt.NDArray[np.uint64]
 SOFTMAX = -1
-"""What kernels know multinomial losses by, beside the codes of families: y are classes, and there is no offset."""
+"""The code of multinomial losses, beside those of families: y are classes, and there is no offset."""
 
 row_derivatives = kernel(derivatives)
 
@@ -64,7 +64,7 @@ def _add_softmax_row(X: Floats, y: Floats, r: int, theta: Floats, scale: float, 
 
 @kernel
 def _add_glm_row(
-    family: int, X: Floats, y: Floats, offset: Floats, r: int, theta: Floats, scale: float, g: Floats
+    family: Kind, X: Floats, y: Floats, offset: Floats, r: int, theta: Floats, scale: float, g: Floats
 ) -> None:
     eta = offset[r]
     for j in range(theta.shape[0]):
@@ -78,7 +78,7 @@ def _add_glm_row(
 def add_row(data: Data, r: int, theta: Floats, scale: float, z: Floats, g: Floats) -> None:
     """g += scale times the gradient of row r's loss, without its weight and ridge; z (classes,) is scratch."""
     family, X, y, offset, _, _, _ = data
-    if family == SOFTMAX:
+    if family[0] == SOFTMAX:
         _add_softmax_row(X, y, r, theta, scale, z, g)
     else:
         _add_glm_row(family, X, y, offset, r, theta, scale, g)
@@ -106,7 +106,7 @@ def add_gradient(
     for b in range(size if size > 0 else n):
         r = lo + (whole(drawn, b, n) if size > 0 else b)
         seen += each * weights[r]
-        if family == SOFTMAX:  # told apart here, so that short rows are compiled into the loop
+        if family[0] == SOFTMAX:  # told apart here, so that short rows are compiled into the loop
             _add_softmax_row(X, y, r, theta, each * weights[r], z, g)
         else:
             _add_glm_row(family, X, y, offset, r, theta, each * weights[r], g)
@@ -157,7 +157,7 @@ def walk(
             for b in range(count if scale[i] != 0.0 and n > 0 else 0):
                 r = lo + (whole(drawn, b, n) if size > 0 else b)
                 seen += each * weights[r]
-                if family == SOFTMAX:
+                if family[0] == SOFTMAX:
                     _add_softmax_row(X, y, r, at, each * weights[r], z, g)
                 else:
                     _add_glm_row(family, X, y, offset, r, at, each * weights[r], g)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.data.clients import Level
+from coterie.families import Family, family_named
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.uncertainty import Uncertainty
 
@@ -38,7 +39,7 @@ class Model:
     """(1 or k, p, p): covariance of clients around their cluster, one for all, or one for each finest cluster. Zero
     columns are not personal. All zero for methods without one."""
     D_levels: tuple[Floats, ...]  # (p, p): covariance of each level's clusters around their parents
-    sigma2: float = 1.0  # residual variance (1 for families without one)
+    sigma2: float = 1.0  # residual variance, or dispersion (1 for families without one)
     client_sigma2: Floats | None = None  # (m,): that of every client, where each has its own; sigma2 is then their mean
     info: dict[str, Any] = field(default_factory=dict)  # what was chosen and how the run went; plain JSON values
     # of learned variances: what it adds is in the covariances; None where they are taken as known
@@ -48,6 +49,12 @@ class Model:
     def varies(self) -> bool:
         """Whether clients have coefficients of their own."""
         return bool(np.any(self.client != self.root))
+
+    @property
+    def scattering(self) -> Family:
+        """The family, at the dispersion that was found."""
+        family = family_named(self.family)
+        return family.at(self.sigma2) if family.unknown else family
 
     @property
     def has_variances(self) -> bool:

@@ -52,7 +52,7 @@ def _tails(
     """Quantiles (2, n) of outcomes, of shares where there are trials, by bisection."""
 
     def at_most(values: Floats) -> Floats:
-        each = [family.cdf(values, eta + node * sd, trials) for node in t]  # type: ignore[misc]
+        each = [family.at_most(values, eta + node * sd, trials) for node in t]
         return np.asarray(np.tensordot(mass, each, axes=1))
 
     ends, sound = np.empty((2, len(eta))), np.isfinite(eta + sd + trials)

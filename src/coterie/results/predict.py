@@ -16,7 +16,7 @@ from coterie.data.design import INTERCEPT, Design
 from coterie.data.labels import Labels, encode, find_labels, label_text, numbered, resembling
 from coterie.data.table import Table
 from coterie.errors import CoterieError
-from coterie.families import Family, family_named
+from coterie.families import Family
 from coterie.numerics.arrays import Bools, Floats, Ints, pack
 from coterie.relations.uncertainty import half_widths, mean_over_scale
 from coterie.results.model import Model
@@ -172,7 +172,7 @@ def predict_rows(
     means; None for what is usual in the family. The others are as in ``FitResult.predict``. A CoterieError for
     intervals of a model without covariances.
     """
-    nodes, family = Nodes(model), family_named(model.family)
+    nodes, family = Nodes(model), model.scattering
     outcome = family.has_dispersion if outcome is None else outcome
     level, place, moved = nodes.locate(clients, clusters or {})
     eta = np.empty(len(X))

@@ -58,12 +58,12 @@ def share_at_most(result: Any, clients: Clients, y: Floats, eta: Floats) -> Floa
     """The probability (n,) that outcomes are at most y, at linear predictors."""
     from scipy.special import ndtr, pdtr
 
-    family = family_named(result.model.family)
+    family = result.model.scattering
     if family.has_dispersion:
         return np.asarray(ndtr((y - eta) / residual_sd(result, clients)))
     if family.cdf is not None:
         trials = np.where(clients.weights > 0.0, clients.weights, 1.0) if clients.trials else np.ones(len(y))
-        return np.asarray(family.cdf(y * trials, eta, trials))
+        return np.asarray(family.at_most(y * trials, eta, trials))
     return np.asarray(np.where(y < 0.0, 0.0, pdtr(np.maximum(y, 0.0), family.mean(eta))))
 
 
@@ -99,8 +99,9 @@ def residuals(result: Any, kind: str, seed: int, table: Any) -> pd.Series[float]
 def curvatures(result: Any, clients: Clients) -> tuple[Floats, Floats]:
     """Packed information (m, P) of each client's rows at its coefficients, and scores (m, p)."""
     m = result.model
-    sigma2 = np.full(len(clients), m.sigma2) if m.client_sigma2 is None else m.client_sigma2
-    _, score, A, _ = objective(clients, m.family).derivatives(np.ones(len(m.terms)), m.client)
+    of_all = m.sigma2 if m.scattering.has_dispersion else 1.0
+    sigma2 = np.full(len(clients), of_all) if m.client_sigma2 is None else m.client_sigma2
+    _, score, A, _ = objective(clients, m.scattering).derivatives(np.ones(len(m.terms)), m.client)
     return A / sigma2[:, None], score / sigma2[:, None]
 
 

@@ -18,7 +18,7 @@ import pandas as pd
 from coterie.data.clients import Clients
 from coterie.data.labels import label_ids
 from coterie.errors import CoterieError
-from coterie.families import family_named
+from coterie.families import draw_shares, family_named
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats
 from coterie.results.inference import need_level
@@ -67,7 +67,7 @@ class Draws:
         c, family = self.clients, family_named(self.result.model.family)
         u = keyed_random.uniform_rows(self.seed, "outcomes", c.ids, step, c.counts)
         eta = linear_predictor(self.result, c, self.coefficients(step))
-        return family.draw(u, eta, self.sd)  # type: ignore[arg-type]
+        return draw_shares(u, eta, c.weights) if c.trials else family.draw(u, eta, self.sd)  # type: ignore[arg-type]
 
 
 def simulate(result: Any, n: int, seed: int, redraw: bool | None, table: Any) -> pd.DataFrame:

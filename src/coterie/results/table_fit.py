@@ -96,6 +96,10 @@ class Fitting:
     ) -> tuple[Estimates, dict[str, float]]:
         """One method on some of the rows, and what it cost; ``intervals``: they are wanted."""
         hold = self.options.hold.inside(self.clients, clients)
+        if problem.family.unknown and (FITTED[name].networked or self.options.strengths):  # strengths depend on it
+            first = "hierarchical" if problem.learnable else "pooled"
+            known = run(first, clients, problem, self.options.learning)[0].sigma2
+            problem = replace(problem, family=problem.family.at(known))
         options = self.options.learning | {"rounds": self.options.drawn(name), "intervals": intervals}
         if (corrected := FITTED[name].corrected) is not None:
             options["rounds"] = resolved(clients, problem, options["rounds"], corrected, hold)

@@ -25,6 +25,7 @@ from coterie.engines.checkpoint_and_journal import read_durable, write_durable
 from coterie.errors import CoterieError, NoRows
 from coterie.families import DEFAULT
 from coterie.federation import find_work, work_name
+from coterie.methods.dispersion import in_family
 from coterie.methods.local_training.whitening import ROOM, in_frame
 from coterie.user_code import import_object
 
@@ -177,8 +178,9 @@ def works(request: Mapping[str, Any]) -> list[str]:
     while isinstance(message, Mapping) and "inner" in message:
         if names[-1] == work_name(in_frame):
             names.append(f"{ROOM}{message['inner']}")
-        elif names[-1].startswith("coterie.engines.privacy."):
-            names.append(str(message["inner"]))
+        elif names[-1] == work_name(in_family) or names[-1].startswith("coterie.engines.privacy."):
+            room = ROOM if names[-1] == work_name(in_family) else ""
+            names.append(f"{room}{message['inner']}")
             message = message.get("message")
         else:
             break

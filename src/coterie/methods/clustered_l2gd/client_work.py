@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.families import GAUSSIAN
 from coterie.federation import Clusters, Federation, Site, Work, require_all_replies, work
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints, kernel
@@ -114,7 +115,8 @@ def compiled_losses(site: Site, first: int, batch: int) -> Losses:
     basis = (none[0], none[1], none[0])
     if "values" in site.state:
         basis = (site.state["values"], site.state["vectors"], site.state["goal"])
-    rows = site.objective.compiled if isinstance(site.objective, GLM) else (0, none[0], *none[2:3] * 3, *none[3:] * 2)
+    no_rows = GAUSSIAN.kind, none[0], *none[2:3] * 3, *none[3:] * 2
+    rows = site.objective.compiled if isinstance(site.objective, GLM) else no_rows
     return basis, rows, (keyed_random.starts(site.seed, "rows", site.ids), first, batch)
 
 
