@@ -132,13 +132,13 @@ def interval(f: Function, g: Function, v: Floats, level: float) -> tuple[float, 
 
     here = g(v)
     up, down = (np.array([g(v + turn @ e) for e in sign * np.eye(n)]) for sign in (0.1, -0.1))
-    along = up - down
-    if least_of_all := bool((np.minimum(up, down) >= here - 1e-9).all()):  # a deviation of zero: it rises both ways
-        along = up - here
+    slack = 1e-3 * float(np.abs(up - here).max())
+    lowest = bool((np.minimum(up, down) >= here - slack).all())  # a deviation of zero: it rises both ways
+    along = up - here if lowest else up - down
     size = float(np.linalg.norm(along)) or 1.0
     start = 0.9 * above**0.5 * along / size
     upper = here + size * crossing(round_f, scaled_g, n, above, 1.0, start)
-    lower = here if least_of_all else here + size * crossing(round_f, scaled_g, n, above, -1.0, -start)
+    lower = here if lowest else here + size * crossing(round_f, scaled_g, n, above, -1.0, -start)
     return lower, upper
 
 
@@ -214,5 +214,5 @@ def _of_variances(result: Any, like: Likelihood, level: float) -> Iterator[dict[
                 return float(D[i, i] ** 0.5 if i == j else D[i, j] / (D[i, i] * D[j, j]) ** 0.5)
 
             lower, upper = interval(like.deviance, g, like.start, level)
-            lower = 0.0 if i == j and lower <= max(1e-3 * estimate, 1e-6 * upper) else lower
+            lower = 0.0 if i == j and (estimate == 0.0 or lower <= 1e-3 * estimate) else lower
         yield {**{k: v for k, v in row.items() if k != "cov"}, "estimate": estimate, "lower": lower, "upper": upper}
