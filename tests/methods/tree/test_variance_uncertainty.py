@@ -24,12 +24,13 @@ COUNTS, PARENTS = np.tile([5, 9, 4, 7, 6], 8), (np.repeat(np.arange(8), 5),)
 def recorded(t, covariance, monkeypatch):
     """A fit with intervals, its axes, the estimate's factors and those at their points, in the table's units."""
     axes, points, here = [], [], []
-    at, explore = variance_uncertainty._at, hierarchical.explore
+    at_points, explore = variance_uncertainty._points, hierarchical.explore
 
-    def watched(fed, search, base, axis, k, turn):
-        found = at(fed, search, base, axis, k, turn)
-        axes.append(axis)
-        points.append([search.setup.unit[t.personal][:, None] * L for L in found.L])
+    def watched(fed, search, *more):
+        found = at_points(fed, search, *more)
+        for axis, *two in found.values():
+            axes.append(axis)
+            points.extend([search.setup.unit[t.personal][:, None] * L for L in point.L] for point in two)
         return found
 
     def begun(fed, search, L, *more):
@@ -38,10 +39,10 @@ def recorded(t, covariance, monkeypatch):
         return explore(fed, search, L, *more)
 
     standard = []
-    monkeypatch.setattr(variance_uncertainty, "_at", watched)
+    monkeypatch.setattr(variance_uncertainty, "_points", watched)
     monkeypatch.setattr(hierarchical, "explore", begun)
     fed, problem = t.setting()
-    return hierarchical.fit(fed, problem, covariance, intervals=True), axes[::2], here, points, standard[0]
+    return hierarchical.fit(fed, problem, covariance, intervals=True), axes, here, points, standard[0]
 
 
 def nodes(t, L):

@@ -8,12 +8,14 @@ add up what follows. For GLMs w moves too, by a Newton step of Laplace's devianc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, unfold
+from coterie.methods.tree.in_step import in_step, part, site_of
 from coterie.methods.tree.marginal_likelihood import Deviance, gaussian, independent, laplace, slopes
 from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, solve
 from coterie.methods.tree.sweep import Positions, place, sweep_down
@@ -21,6 +23,7 @@ from coterie.methods.tree.variance_axes import Axis, axes
 from coterie.numerics.arrays import Floats, Ints, full
 from coterie.relations.uncertainty import Uncertainty, directions, size_metric, widened, with_added
 
+POINTS = "12"  # of an axis, in names
 TRIES, FAR = 8, 12.0  # of points at which the deviance rises by no more
 MOST_COLUMNS, DIFFERENCE = 12, 0.1  # of w whose curvature is measured, and by a step of so many standard deviations
 
@@ -80,62 +83,47 @@ class Explored:
 
 
 @work
-def keep_estimate(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: float) -> Reply:
-    """Every client keeps its estimate and its covariance, and nothing yet that uncertain variances add."""
-    theta, S = unfold(site, L, z, w, C)
-    site.state["estimate"], site.state["variance"] = theta, S * sigma2
-    site.state["added"], site.state["doubt"] = np.zeros_like(S), np.zeros(len(S))
+def add_axes(site: Site, z: Ints, metric: Floats, axes: str, **points: Any) -> Reply:
+    """Every client keeps what uncertain variances add to its covariance, and how far that is known.
+
+    ``points`` has where the tree is at the estimate, "here", and at two points of each axis, whose calculations clients
+    have the state of; and the axes' weights.
+    """
+    here = _solved(site, z, **part(points, "here"))
+    added, doubt = np.zeros_like(here[1]), np.zeros(len(site))
+    for name in axes.split():
+        one, two = (_solved(site_of(site, name + k), z, **part(points, name + k)) for k in POINTS)
+        weights = points[f"{name}:weights"]
+        own = weights if len(weights) == 1 else weights[site.clusters]
+        more, square = widened(here, one, two, own, metric)
+        added, doubt = added + more, doubt + square
+    site.state["added"], site.state["doubt"] = added, doubt
     return {}
 
 
-@work
-def keep_aside(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: float) -> Reply:
-    """Every client keeps what it would be at an axis's second point."""
+def _solved(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: float) -> tuple[Floats, Floats]:
+    """Clients' parameters and covariances."""
     theta, S = unfold(site, L, z, w, C)
-    site.state["aside"], site.state["variance aside"] = theta, S * sigma2
-    return {}
-
-
-@work
-def add_axis(
-    site: Site, z: Ints, L: Floats, w: Floats, C: Floats, sigma2: float, weights: Floats, metric: Floats
-) -> Reply:
-    """Every client adds what an axis says, of which the tree is solved at the third point."""
-    theta, S = unfold(site, L, z, w, C)
-    state, own = site.state, weights if len(weights) == 1 else weights[site.clusters]
-    here, aside = (state["estimate"], state["variance"]), (state["aside"], state["variance aside"])
-    added, doubt = widened(here, aside, (theta, S * sigma2), own, metric)
-    state["added"], state["doubt"] = state["added"] + added, state["doubt"] + doubt
-    return {}
+    return theta, S * sigma2
 
 
 def explore(fed: Federation, search: Deviance, L: list[Floats], s: Solution, sigma2: float, chosen: bool) -> Explored:
     """What is not known of variances L and sigma2, at which ``s`` is solved; rows may have ``chosen`` the structure."""
     setup = search.setup
     turn = _turn(fed, search, L, s)
-    if not setup.family.is_quadratic and not _many_rows(fed, search):
-        s = laplace(fed, setup, L, s.positions.at[-1][0], s.positions.u)[1]
     scores, _ = slopes(fed, setup, L, s, sigma2, s.inverse)
     here = _point(setup, L, s, turn)
     metric = size_metric(setup.standard)
-    _tell(fed, setup, keep_estimate, here)
     added = [np.zeros_like(c) for c in here.placed.cov]
     doubt = [np.zeros(len(c)) for c in added]
     D = [np.einsum("gij,gkj->gik", Ll, Ll) * sigma2 for Ll in L]
     more, G = [np.zeros_like(Dl) for Dl in D], [list[Floats]() for _ in [*D, 0]]
-    for axis in axes(setup.z, search.structures, L, s.swept.A, scores, chosen):
-        for _ in range(TRIES):
-            one = _at(fed, search, here, axis, 1, turn)
-            _tell(fed, setup, keep_aside, one)
-            two = _at(fed, search, here, axis, 2, turn)
-            rise = np.array([one.deviance, two.deviance]) - here.deviance
-            if not rise.min() > FAR:
-                break
-            axis = axis.nearer()
-        if not (np.isfinite(rise).all() and rise.min() <= FAR):
-            continue
-        weights = axis.weights(rise)
-        _tell(fed, setup, add_axis, two, weights=per_cluster(weights), metric=metric)
+    told: dict[str, Any] = _sent("here", here)
+    tried = dict(enumerate(axes(setup.z, search.structures, L, s.swept.A, scores, chosen)))
+    found = _points(fed, search, here, {f"axis{k}-": axis for k, axis in tried.items()}, turn)
+    for name, (axis, one, two) in found.items():
+        weights = axis.weights(np.array([one.deviance, two.deviance]) - here.deviance)
+        told |= _sent(name + POINTS[0], one) | _sent(name + POINTS[1], two) | {f"{name}:weights": per_cluster(weights)}
         mean = weights.mean(axis=0, keepdims=True)
         for k in range(len(added)):
             each = weights if k == 0 and len(weights) == len(added[0]) else mean
@@ -148,14 +136,39 @@ def explore(fed: Federation, search: Deviance, L: list[Floats], s: Solution, sig
             each = weights if len(weights) == len(Dk) else mean
             more[k] += each[:, 0, None, None] * D1 + each[:, 1, None, None] * D2
             G[k].append(directions(D1.mean(axis=0), D2.mean(axis=0), mean[0]))
-    if not setup.family.is_quadratic:  # clients go back to where the estimate has them
-        laplace(fed, setup, L, s.positions.at[-1][0], s.positions.u)
+    require_all_replies(fed.total(add_axes, z=setup.z, metric=metric, axes=" ".join(found), **told))
     q, p = len(setup.z), setup.p
     stacked = [np.concatenate([np.zeros((0, k, k)), *g]) for g, k in zip(G, [q] * len(D) + [p], strict=True)]
     sizes = [with_added(here.level(k)[1], extra) @ metric for k, extra in enumerate(added)]
     relative = [x / np.where(size > 0.0, size, 1.0) ** 2 for x, size in zip(doubt, sizes, strict=True)]
     dof = max(setup.dof(True), 5.0) if setup.family.has_dispersion else np.inf
     return Explored(stacked[-1], stacked[:-1], more, added, relative[:-1], metric, dof)
+
+
+def _points(
+    fed: Federation, search: Deviance, here: Point, tried: dict[str, Axis], turn: Floats
+) -> dict[str, tuple[Axis, Point, Point]]:
+    """Axes that have points at which the deviance does not rise beyond all bounds, and the tree there, by name."""
+    found: dict[str, tuple[Axis, Point, Point]] = {}
+    for more in reversed(range(TRIES)):
+        asked = {
+            name + k: partial(_at, search=search, here=here, axis=axis, k=int(k), turn=turn)
+            for name, axis in tried.items()
+            for k in POINTS
+        }
+        at = in_step(fed, asked)
+        again = {}
+        for name, axis in tried.items():
+            one, two = (at[name + k] for k in POINTS)
+            rise = np.array([one.deviance, two.deviance]) - here.deviance
+            if rise.min() > FAR and more:
+                again[name] = axis.nearer()
+            elif np.isfinite(rise).all() and rise.min() <= FAR:
+                found[name] = axis, one, two
+        tried = again
+        if not tried:
+            break
+    return {name: found[name] for name in sorted(found, key=lambda name: int(name[4:-1]))}
 
 
 def _at(fed: Federation, search: Deviance, here: Point, axis: Axis, k: int, turn: Floats) -> Point:
@@ -207,17 +220,20 @@ def _turn(fed: Federation, search: Deviance, L: list[Floats], s: Solution) -> Fl
         return np.eye(setup.p)
     w, u, none = s.positions.at[-1][0], s.positions.u, np.zeros_like(s.inverse)
     _, base = slopes(fed, setup, L, s, 1.0, none)
-    H = np.empty_like(root)
-    for j in range(setup.p):  # in standard deviations
+
+    def moved(fed: Federation, j: int) -> Floats:
         _, there, _ = laplace(fed, setup, L, w + DIFFERENCE * root[:, j], u)
-        H[:, j] = root.T @ (slopes(fed, setup, L, there, 1.0, none)[1] - base) / (2.0 * DIFFERENCE)
+        return slopes(fed, setup, L, there, 1.0, none)[1]
+
+    there = in_step(fed, {f"column{j}": partial(moved, j=j) for j in range(setup.p)})  # in standard deviations
+    H = np.stack([root.T @ (each - base) / (2.0 * DIFFERENCE) for each in there.values()])
     values, vectors = np.linalg.eigh(0.5 * (H + H.T))
     values = np.clip(np.where(np.isfinite(values), values, 1.0), 0.25, 4.0)
     return np.asarray(root @ (vectors / np.sqrt(values)) @ vectors.T @ np.linalg.inv(root))
 
 
-def _tell(fed: Federation, setup: Setup, what: Any, at: Point, **more: Any) -> None:
-    """Let every client solve for its own parameters at a point."""
-    sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(at.L[0]), "sigma2": at.sigma2}
+def _sent(name: str, at: Point) -> dict[str, Any]:
+    """Where the tree is at a point, in a message."""
+    sent = {"L": per_cluster(at.L[0]), "sigma2": at.sigma2}
     sent |= {"w": PerCluster(at.placed.at[0]), "C": PerCluster(at.placed.cov[0])}
-    require_all_replies(fed.total(what, **sent, **more))
+    return {f"{name}:{key}": value for key, value in sent.items()}
