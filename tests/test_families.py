@@ -178,6 +178,19 @@ def test_outcomes_are_checked_and_drawn(family: Family) -> None:
             family.check(np.array([10.0 * family.largest]), "y", lambda _: "row 1")
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("multinomial", "binomial"), ("student-t", "weights"), ("huber", "weights")]
+)
+def test_what_is_no_family_is_refused_with_a_reason_and_a_remedy(name: str, remedy: str) -> None:
+    import pandas as pd
+
+    import coterie
+
+    table = pd.DataFrame({"y": [0.0, 1.0, 2.0, 1.0], "g": [1, 1, 2, 2]})
+    with pytest.raises(CoterieError, match=f"'{name}': .*{remedy}"):
+        coterie.fit(table, "y ~ 1", client="g", family=name)
+
+
 def test_an_unknown_family_passes_nowhere() -> None:
     from coterie.methods.problem_and_estimates import GroupedProblem
     from coterie.objectives.glm import GLM

@@ -354,12 +354,26 @@ GAMMA = replace(
 )
 FAMILIES = {family.name: family for family in (GAUSSIAN, BINOMIAL, POISSON, NEGATIVE_BINOMIAL, GAMMA)}
 DEFAULT = GAUSSIAN.name
+_CLASSES = (
+    "a row has a linear predictor for each class but one, and clients' deviations a covariance over all of them, which "
+    "few clients tell. Fit family binomial to each class against one of them, on the rows of these two"
+)
+_OUTLIERS = (
+    "a loss that outliers do not sway is flat far out, so that a client's own has several optima, or a curvature that "
+    "jumps, on which the likelihood of variances does not rest. Give rows far out smaller weights"
+)
+REFUSED = dict.fromkeys(("multinomial", "categorical"), _CLASSES) | dict.fromkeys(
+    ("t", "student-t", "huber"), _OUTLIERS
+)
+"""Families that are asked for and cannot be, and why."""
 
 
 def family_named(name: str | Family) -> Family:
     """The row of a family; a CoterieError for a name that there is not."""
     if isinstance(name, Family):
         return name
+    if isinstance(name, str) and name in REFUSED:
+        raise CoterieError(f"There is no family '{name}': {REFUSED[name]}.")
     if not isinstance(name, str) or name not in FAMILIES:
         raise CoterieError(f"There is no family '{name}'; use {' or '.join(FAMILIES)}.{nearest(name, FAMILIES)}")
     return FAMILIES[name]

@@ -170,6 +170,7 @@ class Options:
         if isinstance(self.rounds, int) and not isinstance(self.rounds, bool):
             object.__setattr__(self, "each", self.rounds)
             object.__setattr__(self, "rounds", {} if self.methods or not self.asked else self.rounds_of(self.method))
+        family_named(self.family)
         check(self)
         if self.residual == "by-client" and not family_named(self.family).has_dispersion:
             raise CoterieError(f"The {self.family} family has no residual variance: leave residual out.")
