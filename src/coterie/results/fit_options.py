@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from coterie.errors import CoterieError, listed, nearest
-from coterie.families import DEFAULT, FAMILIES, family_named
+from coterie.families import DEFAULT, FAMILIES, REFUSED, family_named
 from coterie.methods.registry import FITTED, METHODS
 from coterie.options import Checked, Option, check, declared
 
@@ -170,7 +170,8 @@ class Options:
         if isinstance(self.rounds, int) and not isinstance(self.rounds, bool):
             object.__setattr__(self, "each", self.rounds)
             object.__setattr__(self, "rounds", {} if self.methods or not self.asked else self.rounds_of(self.method))
-        family_named(self.family)
+        if self.family in REFUSED:
+            family_named(self.family)
         check(self)
         if self.residual == "by-client" and not family_named(self.family).has_dispersion:
             raise CoterieError(f"The {self.family} family has no residual variance: leave residual out.")
