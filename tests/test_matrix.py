@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import coterie
 from coterie.errors import CoterieError
 from coterie.methods.registry import METHODS
 from tests.cells import fitted, numbers
+from tests.reference.test_glmmtmb import HERE, OUTCOMES
 
 MODELS = {"table": 1e-10, "torch": 1e-6}
 CELLS = [(name, model) for name in METHODS for model in MODELS]
@@ -38,3 +41,21 @@ def test_a_cell_is_refused_for_a_reason_that_names_what_to_use(name, model, engi
     assert not re.search(r"\b(yet|support\w*|implement\w*)\b", said)
     named = re.findall(r"'([\w-]+)'", said)
     assert named[0] == name and METHODS[named[-1]].why_not(model) is None
+
+
+@pytest.mark.parametrize("family", OUTCOMES)
+@pytest.mark.parametrize(
+    "name", ["local", "pooled", "hierarchical", "similarity-network", "weighted-averaging", "ditto"]
+)
+def test_a_family_runs_behind_a_wire_as_in_one_process(name, family):
+    table = pd.read_csv(HERE / "simulated.csv").query("g < 15")
+    how = {"network": {"space": "model", "lam": 1.0}} if name == "similarity-network" else {}
+    how |= {"rounds": 5} if name == "ditto" else {}
+    here, there = (
+        coterie.fit(
+            table, f"{OUTCOMES[family]} ~ x", client="g", family=family, method=name, splits=0, engine=engine, **how
+        )
+        for engine in ("inprocess", "loopback")
+    )
+    np.testing.assert_allclose(there.model.client, here.model.client, rtol=1e-10, atol=1e-10)
+    assert there.model.sigma2 == pytest.approx(here.model.sigma2, rel=1e-10)
