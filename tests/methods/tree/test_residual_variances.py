@@ -96,3 +96,16 @@ def test_rows_that_a_client_s_model_gives_exactly_have_no_variance_of_their_own(
     few = slice(0, clients.stops[4])
     with pytest.raises(CoterieError, match="lie exactly on its model"):
         fit(Clients.from_arrays(clients.X[few], y[few], np.repeat(np.arange(5), N)), residual="by-client")
+
+
+def test_rows_that_learned_variances_give_exactly_have_none_either():
+    """Five clients of two rows in clusters of own variances and correlations: nothing is left but rounding."""
+    rng = np.random.default_rng(58)
+    m, k = int(rng.integers(3, 7)), int(rng.integers(2, 5))
+    client = np.repeat(np.arange(m), k)
+    x = rng.normal(size=m * k)
+    y = rng.normal(size=m)[client] + 0.5 * x + rng.normal(size=m * k) * np.exp(rng.normal(size=m))[client]
+    c = Clients.from_arrays(np.c_[np.ones(m * k), x], y, client, client // 2)
+    problem = GroupedProblem(ClusterTree.of(c), "gaussian", np.arange(2), 0)
+    with pytest.raises(CoterieError, match="lie exactly on its model"):
+        run("hierarchical", c, problem, {"covariance": "full", "own": True, "residual": "by-client"})

@@ -38,6 +38,11 @@ STARTS, FAR_START = ((0.5, 1.0), (0.1, 1.0), (0.5, 0.0)), (2.0, 1.0)
 FEW_MEMBERS, FEW_ROWS = 1000, 3.0  # with less rows for each coefficient, several optima were seen
 FARTHEST = 5.0  # standard deviation of a predictor, beyond which classes and counts of a client are all but certain
 ROUNDS = 200  # of EM for residual variances, at most
+EXACT = 1e-9  # of the squares: what is left of rows that lie on their models is no more, and is rounding
+EXACTLY = (
+    "The rows of a client lie exactly on its model, so that it has no residual variance of its own: take "
+    "residual='common' (--residual common)."
+)
 PRIOR_ROWS = 1.0  # rows of the common variance that are added to each client's
 
 
@@ -231,6 +236,8 @@ def learn_residual_variances(fed: Federation, search: Variances, state: State) -
     best, mean, setup = np.inf, 1.0, search.setup
     for _ in range(ROUNDS):
         _, s, sigma2 = search.evaluate(fed, state.x, state.u)
+        if not s.value > EXACT * setup.square:
+            raise CoterieError(EXACTLY)
         L, _ = search.factors(state.x)
         C = s.inverse if search.reml else 0.0 * s.inverse
         at = sweep_down(setup.tree, s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
@@ -239,10 +246,7 @@ def learn_residual_variances(fed: Federation, search: Variances, state: State) -
         sums = require_all_replies(fed.total(reweigh_rows, **message))
         mean = len(fed.clients) / float(sums["inverse"])
         if not mean > 1e-9 * np.exp(float(sums["logs"]) / len(fed.clients)):  # one is going to zero, and draws it along
-            raise CoterieError(
-                "The rows of a client lie exactly on its model, so that it has no residual variance of its own: take "
-                "residual='common' (--residual common)."
-            )
+            raise CoterieError(EXACTLY)
         *_, state = islice(search.run(fed, search.start(fed, state.x, state.u)), 3)
         penalised = state.deviance + float(sums["log"] + PRIOR_ROWS * (sums["logs"] - len(fed.clients) * np.log(mean)))
         if abs(best - penalised) < 1e-4:
