@@ -69,6 +69,35 @@ def test_weights_are_precisions() -> None:
     np.testing.assert_allclose(drawn.std(axis=1) / sd, 1.0, atol=0.06)
 
 
+@pytest.mark.parametrize("family", ["negative-binomial", "gamma"])
+def test_dispersions_are_drawn_and_found_again(family: str) -> None:
+    rng = np.random.default_rng(4)
+    client, mean = np.repeat(np.arange(30), 10), np.exp(1.0 + 0.3 * rng.normal(size=30))
+    y = mean[client] * rng.gamma(2.0, 0.5, 300)
+    y = rng.poisson(y) if family == "negative-binomial" else y
+    frame = pd.DataFrame({"client": client, "y": y})
+    fit = coterie.fit(frame, "y ~ 1", client="client", family=family, method="hierarchical", splits=0)
+    drawn = fit.simulate(3000, redraw=False)
+    centre = fit.predict(frame)["prediction"]
+    np.testing.assert_allclose(drawn.mean(axis=1) / centre, 1.0, atol=0.1)
+    noise = drawn.var(axis=1) - (centre if family == "negative-binomial" else 0.0)
+    assert (noise / centre**2).mean() == pytest.approx(fit.model.sigma2, rel=0.1)
+    with pytest.raises(coterie.CoterieError, match="dispersion would have"):
+        fit.profile()
+
+
+def test_shares_are_drawn_of_their_trials() -> None:
+    rng = np.random.default_rng(4)
+    frame = pd.DataFrame({"client": np.repeat(np.arange(20), 5), "trials": rng.integers(2, 9, 100)})
+    frame["yes"] = rng.binomial(frame["trials"], 0.3)
+    frame["no"] = frame["trials"] - frame["yes"]
+    fit = coterie.fit(frame, "cbind(yes, no) ~ 1", client="client", family="binomial", method="pooled", splits=0)
+    counts = fit.simulate(2000).mul(frame["trials"], axis=0)
+    np.testing.assert_allclose(counts, counts.round(), atol=1e-9)
+    p = 1.0 / (1.0 + np.exp(-fit.model.root[0]))
+    np.testing.assert_allclose(counts.var(axis=1) / (frame["trials"] * p * (1.0 - p)), 1.0, atol=0.2)
+
+
 def test_draws_depend_on_seed_and_number_alone(tmp_path: Path) -> None:
     fit = fitted()
     drawn = fit.simulate(5, seed=3)

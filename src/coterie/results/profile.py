@@ -165,6 +165,11 @@ def profile(result: Any, level: float) -> pd.DataFrame:
             f"There is no profile of the method '{m.method}'{' with residual by-client' * m.has_variances}: "
             "'hierarchical' and 'single-cluster' with one residual variance have it."
         )
+    if m.scattering.usual is not None:
+        raise CoterieError(
+            f"There is no profile of family {m.family}, whose dispersion would have to be searched with all else: use "
+            "coterie.bootstrap."
+        )
     if result.fitting is None:
         raise CoterieError(
             "A profile searches the likelihood again, for which the rows must be here: take a result of coterie.fit on "

@@ -43,8 +43,7 @@ class Draws:
             (level.name, label_ids(level.labels), D[None]) for level, D in zip(nodes.levels, m.D_levels, strict=False)
         )]  # fmt: skip
         self.parents = nodes.parents
-        of_rows = family_named(m.family).has_dispersion
-        self.sd = residual_sd(result, clients) if of_rows else np.full(len(clients.y), m.sigma2)
+        self.sd = residual_sd(result, clients)
 
     def coefficients(self, step: int) -> Floats:
         """Of every client (m, p): new ones around the root, or those of the fit."""
