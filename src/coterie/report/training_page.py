@@ -97,10 +97,12 @@ def _shown(result: TrainingComparison, what: str = "") -> Callable[[float], str]
 def intervals(result: TrainingComparison) -> str:
     """What the intervals are of, and why methods are not judged by the score, where they are not."""
     seeds, rule = len(result.config.run["seeds"]), result.rule
-    text = "One seed: intervals are over its clients, and say nothing of other partitions or first models."
+    text = "One seed: intervals are over its clients, or groups that are known, and say nothing of other seeds."
     if seeds > 1:
-        text = f"Means over {seeds} seeds with intervals over clients and seeds together; a seed makes partition, first"
-        text += " model and draws, the same for every method."
+        text = (
+            f"Means over {seeds} seeds with intervals over clients, or known groups, and seeds; a seed makes partition,"
+        )
+        text += " first model and draws, the same for every method."
     if not rule.score or rule.by != "loss":
         why = ""
     elif rule.score == "accuracy" and rule.common >= RARE:

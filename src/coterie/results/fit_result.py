@@ -45,9 +45,11 @@ class FitResult(Inference):
         Whether it is the restricted likelihood.
     comparison : DataFrame, index "method"
         Held-out loss of every method, its paired gains over local and pooled models, and how far it is behind the
-        best, each with a 95% interval over clients; empty where nothing was compared.
+        best, each with a 95% interval over clusters, or clients; and the loss of choosing it. Empty where nothing was
+        compared.
     client_gains : DataFrame, index = client label
-        Held-out loss of each client, and its gains over the local and the pooled model (positive: better off).
+        Held-out loss of each client, its gains over the local and the pooled model (positive: better off), and whether
+        it is worse off beyond the noise of splits.
     recommended, reason : str
         The best method, and one sentence why.
     loss : str
