@@ -237,6 +237,8 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
         values = check_array(_outcome(y, parts.X), dtype=np.float64, ensure_2d=False, input_name="y", estimator=self)
         if (below := values < (family := family_named(self.family)).lowest).any():
             raise CoterieError(f"Family {family} needs {family.outcome} or rates; y is negative in {at_rows(below)}.")
+        if (none := (values == family.lowest) & ~family.possible(values)).any():
+            raise CoterieError(f"Family {family} needs {family.needs}; y is {family.lowest:g} in {at_rows(none)}.")
         return self._fit(parts, values, _weights(sample_weight, parts.X), self.family)
 
     def predict(self, X: Any, clients: Any = None, clusters: Any = None) -> Floats:

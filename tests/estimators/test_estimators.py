@@ -348,3 +348,8 @@ def test_rows_of_weight_0_are_as_good_as_not_there():
         other = HierarchicalClassifier(method=method).fit(X[some], y[some], clients[some], sample_weight=weights[some])
         assert list(model.clients_) == list(other.clients_)
         np.testing.assert_array_equal(model.client_coef_, other.client_coef_)
+
+
+def test_amounts_of_zero_are_refused():
+    with pytest.raises(CoterieError, match=r"gamma needs amounts above 0; y is 0 in 1 row"):
+        HierarchicalRegressor("gamma").fit(np.ones((6, 1)), [0.0, 1.0, 2.0, 1.0, 3.0, 1.0], clients=[1, 1, 1, 2, 2, 2])
