@@ -127,7 +127,7 @@ def test_results_survive_their_folder(table, tmp_path):
         ({"lam": np.nan}, {}, "lam of a similarity network must be"),
         ({"lam": "strong"}, {}, "lam of a similarity network must be"),
         ({"p": 3}, {}, names("p similarity network 1 2 inf 3")),
-        ({"edges": [("c00", "nobody")]}, {}, "names client nobody, not in the table"),
+        ({"edges": [("c00", "nobody")]}, {}, "names client 'nobody', not in the table"),
         ({"edges": [("c00", "c00")]}, {}, "tie client c00 to itself"),
         ({"edges": [("c00", "c01", -1.0)]}, {}, "eight"),
         ({"edges": [("c00", "c01", np.nan)]}, {}, "eight"),

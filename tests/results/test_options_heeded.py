@@ -25,6 +25,7 @@ GIVEN = {
     "cluster_variance": {"cluster_variance": "own"},
     "residual": {"residual": "by-client"},
     "reml": {"reml": False},
+    "quadrature": {"quadrature": 3},
     "gamma": {"gamma": 0.5},
     "lam": {"gamma": 0.6, "lam": 2.0},
     "alpha": {"gamma": 0.6, "alpha": 0.5},
