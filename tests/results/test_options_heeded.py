@@ -124,6 +124,12 @@ def test_what_the_method_does_not_take_is_noted():
     assert [note for note in fitted("pooled", "lam", 0)[2] if "gamma changes nothing" in note]
 
 
+@pytest.mark.parametrize("method", ["hierarchical", "james-stein", "fedavg"])
+def test_quadrature_of_slopes_that_differ_is_noted(method):
+    found = coterie.fit(rows(), "y ~ x", "c", method=method, family="poisson", splits=0, quadrature=5)
+    assert [note for note in found.notes if "uadrature" in note]
+
+
 @pytest.mark.parametrize("method", ["local", "pooled", "own-intercept", "clusterwise", "fedavg"])
 def test_shared_columns_of_a_method_that_divides_none_are_noted(method):
     assert [note for note in fitted(method, "shared", 0)[2] if "shared changes nothing" in note]

@@ -53,7 +53,7 @@ def fit(
         state, logs = variances.learn_residual_variances(fed, search, state)
     deviance, s, sigma2 = search.evaluate(fed, state.x, state.u)
     L = search.factors(state.x)[0]
-    integrals = of_integrals(fed, setup, L, s, quadrature, several) if intervals else {}
+    integrals = of_integrals(fed, setup, L, s, quadrature, several, intervals)
     unsure = explore(fed, search, L, s, sigma2, covariance == "auto") if intervals else None
     fitted = collect(fed, setup, s, L, sigma2, unsure=unsure)
     info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}

@@ -37,9 +37,12 @@ def quadrature_points(asked: int | None, problem: GroupedProblem, rows: float) -
 
 
 def of_integrals(
-    fed: Federation, setup: Setup, L: list[Floats], s: Solution, asked: int | None, several: bool
+    fed: Federation, setup: Setup, L: list[Floats], s: Solution, asked: int | None, several: bool, look: bool
 ) -> dict[str, Any]:
-    """How the deviations of a solved tree were integrated out, and sentences on how far that can be trusted."""
+    """How the deviations of a solved tree were integrated out, and sentences on how far that can be trusted.
+
+    ``look``: ask the clients what Laplace's approximation leaves out.
+    """
     if setup.family.has_dispersion:
         return {}
     found = [SEVERAL] * several
@@ -49,7 +52,7 @@ def of_integrals(
             "Laplace's approximation."
         )
     off = 0.0
-    if setup.points == 1 and len(L[0]) == 1 and L[0].any() and not setup.many_rows(len(fed.clients)):
+    if look and setup.points == 1 and len(L[0]) == 1 and L[0].any() and not setup.many_rows(len(fed.clients)):
         sent: dict[str, Any] = {"unit": setup.unit, "z": setup.z, "L": L[0], "w": PerCluster(s.positions.at[0])}
         sums = require_all_replies(fed.total(left_out, **sent))
         inverse = np.linalg.pinv(full(sums["square"]), rcond=1e-10, hermitian=True)
