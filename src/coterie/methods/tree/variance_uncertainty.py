@@ -83,13 +83,13 @@ class Explored:
 
 
 @work
-def add_axes(site: Site, z: Ints, metric: Floats, axes: str, **points: Any) -> Reply:
+def add_axes(site: Site, z: Ints, metric: Floats, axes: str, joint: bool, **points: Any) -> Reply:
     """Every client keeps what uncertain variances add to its covariance, and how far that is known.
 
     ``points`` has where the tree is at the estimate, "here", and at two points of each axis, whose calculations clients
     have the state of; and the axes' weights.
     """
-    here = _solved(site, z, **part(points, "here"))
+    here = _solved(site_of(site, "here") if joint else site, z, **part(points, "here"))
     added, doubt = np.zeros_like(here[1]), np.zeros(len(site))
     for name in axes.split():
         one, two = (_solved(site_of(site, name + k), z, **part(points, name + k)) for k in POINTS)
@@ -112,7 +112,10 @@ def explore(fed: Federation, search: Deviance, L: list[Floats], s: Solution, sig
     setup = search.setup
     turn = _turn(fed, search, L, s)
     scores, _ = slopes(fed, setup, L, s, sigma2, s.inverse)
+    joint = not setup.family.is_quadratic and _many_rows(fed, search)
     here = _point(setup, L, s, turn)
+    if joint:  # points are at joint modes, and compared with the joint mode here
+        here = in_step(fed, {"here": partial(_joint, search=search, L=L, here=here, turn=turn)})["here"]
     metric = size_metric(setup.standard)
     added = [np.zeros_like(c) for c in here.placed.cov]
     doubt = [np.zeros(len(c)) for c in added]
@@ -136,7 +139,7 @@ def explore(fed: Federation, search: Deviance, L: list[Floats], s: Solution, sig
             each = weights if len(weights) == len(Dk) else mean
             more[k] += each[:, 0, None, None] * D1 + each[:, 1, None, None] * D2
             G[k].append(directions(D1.mean(axis=0), D2.mean(axis=0), mean[0]))
-    require_all_replies(fed.total(add_axes, z=setup.z, metric=metric, axes=" ".join(found), **told))
+    require_all_replies(fed.total(add_axes, z=setup.z, joint=joint, metric=metric, axes=" ".join(found), **told))
     q, p = len(setup.z), setup.p
     stacked = [np.concatenate([np.zeros((0, k, k)), *g]) for g, k in zip(G, [q] * len(D) + [p], strict=True)]
     sizes = [with_added(here.level(k)[1], extra) @ metric for k, extra in enumerate(added)]
@@ -177,9 +180,9 @@ def _at(fed: Federation, search: Deviance, here: Point, axis: Axis, k: int, turn
     L[axis.level] = axis.moved(search.structures[axis.level], L[axis.level], k)
     if setup.family.is_quadratic:
         return _point(setup, L, gaussian(fed, setup, L, True)[1], turn)
-    w, u = here.s.positions.at[-1][0], here.s.positions.u
     if _many_rows(fed, search):
-        return _point(setup, L, solve(fed, setup, L, start=place(setup.tree, w, L[1:], setup.z, u)), turn)
+        return _joint(fed, search, L, here, turn)
+    w, u = here.s.positions.at[-1][0], here.s.positions.u
     before, s, _ = laplace(fed, setup, L, w, u)
     if np.isfinite(before):
         _, slope = slopes(fed, setup, L, s, 1.0, 0.0 * s.inverse)
@@ -187,6 +190,12 @@ def _at(fed: Federation, search: Deviance, here: Point, axis: Axis, k: int, turn
         if not after <= before:  # far from a quadratic: w stays
             s = laplace(fed, setup, L, w, u)[1]
     return _point(setup, L, s, turn)
+
+
+def _joint(fed: Federation, search: Deviance, L: list[Floats], here: Point, turn: Floats) -> Point:
+    """The tree at variances L and the joint mode of w and all deviations."""
+    setup, w, u = search.setup, here.s.positions.at[-1][0], here.s.positions.u
+    return _point(setup, L, solve(fed, setup, L, start=place(setup.tree, w, L[1:], setup.z, u)), turn)
 
 
 def _point(setup: Setup, L: list[Floats], s: Solution, turn: Floats) -> Point:
