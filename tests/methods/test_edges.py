@@ -1,8 +1,12 @@
 """Data at the edge: no variance, separation, huge scales, empty and single clients, big counts, weights."""
 
+from typing import Any
+
 import numpy as np
+import pandas as pd
 import pytest
 
+import coterie
 from coterie.errors import CoterieError
 from coterie.methods import clusterwise, given_strengths, hierarchical, local, own_intercept, pooled
 from coterie.methods.tree import marginal_likelihood
@@ -271,3 +275,28 @@ def test_an_offset_that_overflows_is_said():
     t = table(84, "poisson", parents=ONE)
     with pytest.raises(CoterieError, match="logarithm"):
         pooled.fit(*dense.replace(t, offset=np.full(len(t.y), 800.0)).setting())
+
+
+ENDED_BY_A_TOLERANCE: dict[str, dict[str, Any]] = {
+    "weighted-averaging": {},
+    "similarity-network": {"network": {"k": 2, "lam": 0.05}},
+    "similarity-network, by ADMM": {"network": {"k": 2, "lam": 0.05, "solver": "admm"}},
+}
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e-18, 1e12])
+@pytest.mark.parametrize("method", ENDED_BY_A_TOLERANCE)
+def test_what_is_solved_to_a_tolerance_does_not_depend_on_the_unit_of_the_outcome(method, scale):
+    rng = np.random.default_rng(0)
+    client, x = np.repeat(np.arange(8), 10), rng.normal(size=80)
+    df = pd.DataFrame({"y": rng.normal(size=8)[client] * (1 + x) + rng.normal(size=80), "x": x, "client": client})
+
+    def predictions(unit):
+        options = dict(ENDED_BY_A_TOLERANCE[method])
+        if "network" in options:  # lam is in units of the outcome: the loss is its square, the penalty a length
+            options["network"] = options["network"] | {"lam": options["network"]["lam"] * unit}
+        name = method.split(",")[0]
+        fit = coterie.fit(df.assign(y=unit * df["y"]), "y ~ x", "client", method=name, splits=0, **options)
+        return fit.predict(df)["prediction"] / unit
+
+    np.testing.assert_allclose(predictions(scale), predictions(1.0), rtol=1e-7, atol=1e-7)

@@ -19,6 +19,7 @@ from coterie.objectives.gradient_steps import WeightedRows
 from coterie.objectives.row_kernels import Data, row_derivatives
 
 _constant, _dispersed = kernel(constant), kernel(dispersed)
+_GAUSSIAN = GAUSSIAN.code
 
 
 @kernel
@@ -165,6 +166,7 @@ def _modes(
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Per client: the u that minimises loss(w + L u) + |u|^2 / 2 (damped Newton), and the quadratic there."""
     m, p, q = which.shape[0], w.shape[1], z.shape[0]
+    least = 0.0 if data[0] == _GAUSSIAN else 1e-22  # whose decrement has the outcome's units
     A, b, value, U = np.empty((m, p * (p + 1) // 2)), np.empty((m, p)), np.empty(m), u0.copy()
     theta, x, M, d, trial = np.empty(p), np.empty(p), np.empty((q, q)), np.empty(q), np.empty(q)
     for i in range(m):
@@ -177,7 +179,7 @@ def _modes(
             f = _client_derivatives(data, i, unit, theta, g, A[i], x)[0]
         for _ in range(1000):  # a count far too high comes down by one unit of eta a step
             decrement = _step(A[i], g, Li, z, u, M, d)
-            if not 1e-22 < decrement < np.inf:
+            if not least < decrement < np.inf:
                 break
             t = 1.0
             while True:

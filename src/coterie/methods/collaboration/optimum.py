@@ -19,7 +19,7 @@ from coterie.objectives.mean_loss import OVERFLOW, decode_loss, expand, overflow
 EXCHANGES = 200  # exchanges at most: halving a step that overshoots a count far too large takes dozens
 HALVINGS = 60
 ENOUGH = 1e-20
-"""Squared length of a Newton step, in the metric and relative to one plus u's, at which the optimum is reached."""
+"""Squared length of a Newton step, in the metric and relative to a unit plus u's, at which the optimum is reached."""
 LEAST = 1e-8
 """Curvature towards the origin of the metric at least: where rows say nothing of a direction, a model stays there."""
 
@@ -64,7 +64,7 @@ def optimum(
     exchanges = 1
     while True:
         u, step = metric.u(theta), -np.linalg.solve(H, g[:, :, None])[:, :, 0]
-        going = np.sum(step**2, axis=1) > ENOUGH * (1.0 + np.sum(u**2, axis=1))
+        going = np.sum(step**2, axis=1) > ENOUGH * (metric.unit2 + np.sum(u**2, axis=1))
         if not going.any() or exchanges >= EXCHANGES:
             return Optimum(theta, prior_curvature, exchanges, ~going)
         size = np.where(going, 1.0, 0.0)
@@ -72,7 +72,7 @@ def optimum(
             tried = metric.theta(u + size[:, None] * step)
             new, g_new, H_new, _ = _ask(fed, clients, mains, w, M, tried, metric)
             exchanges += 1
-            worse = ~(new <= values + 1e-12 * (1.0 + np.abs(values)))
+            worse = ~(new <= values + 1e-12 * (metric.unit2 + np.abs(values)))
             if not worse.any():
                 break
             size = np.where(worse, 0.5 * size, size)
