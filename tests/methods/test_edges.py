@@ -284,7 +284,7 @@ ENDED_BY_A_TOLERANCE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("scale", [1e-9, 1e-18, 1e12])
+@pytest.mark.parametrize("scale", [1e-9, 1e-18])
 @pytest.mark.parametrize("method", ENDED_BY_A_TOLERANCE)
 def test_what_is_solved_to_a_tolerance_does_not_depend_on_the_unit_of_the_outcome(method, scale):
     rng = np.random.default_rng(0)

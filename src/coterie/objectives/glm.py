@@ -166,7 +166,7 @@ def _modes(
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Per client: the u that minimises loss(w + L u) + |u|^2 / 2 (damped Newton), and the quadratic there."""
     m, p, q = which.shape[0], w.shape[1], z.shape[0]
-    least = 0.0 if data[0] == _GAUSSIAN else 1e-22  # whose decrement has the outcome's units
+    least = 0.0 if data[0][0] == _GAUSSIAN else 1e-22  # whose decrement has the outcome's units
     A, b, value, U = np.empty((m, p * (p + 1) // 2)), np.empty((m, p)), np.empty(m), u0.copy()
     theta, x, M, d, trial = np.empty(p), np.empty(p), np.empty((q, q)), np.empty(q), np.empty(q)
     for i in range(m):
