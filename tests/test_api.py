@@ -263,6 +263,35 @@ class TestNets:
         expected = coterie.fit((X, Y, CLIENT), SOFTMAX, method="fedavg", rounds=FEW)
         np.testing.assert_array_equal(result.theta, expected.theta)
 
+    def test_datasets_that_would_be_read_wrongly_are_refused(self):
+        """Random transforms would be drawn once and without the seed; weights beside x and y would be lost."""
+        rng = np.random.default_rng(0)
+
+        class Items:
+            def __init__(self, item, many=6):
+                self.item, self.many = item, many
+
+            def __len__(self):
+                return self.many
+
+            def __getitem__(self, row):
+                return self.item(row)
+
+        fixed = Items(lambda row: (X[row], Y[row]))
+        for odd, words in (
+            (Items(lambda row: (X[row] * rng.normal(), Y[row])), "c other items read once random Deep.of_clients"),
+            (Items(lambda row: (X[row], Y[row], 1.0)), "c tuple of 3 pair"),
+            (Items(lambda row: {"x": X[row], "y": Y[row]}), "c dict pair"),
+            (Items(lambda row: (X[row], Y[row]), many=0), "c no rows leave it out"),
+            ((X[:0], Y[:0]), "c no rows leave it out"),
+        ):
+            with pytest.raises(CoterieError, match=names(words)):
+                coterie.fit({"a": fixed, "b": (X, Y), "c": odd}, SOFTMAX, method="fedavg", rounds=FEW)
+
+    def test_a_module_without_sizes_is_refused_with_what_to_do(self):
+        with pytest.raises(CoterieError, match=names("lazy size nn.Linear(64, 10)")):
+            coterie.fit((X, Y, CLIENT), Torch(self.torch.nn.LazyLinear(2)), method="fedavg", rounds=FEW)
+
     def test_a_net_of_one_s_own_is_read_back_only_with_its_code(self, tmp_path):
         result = coterie.fit((X, Y, CLIENT), Torch(self.net), method="local", rounds=FEW)
         result.save(tmp_path)

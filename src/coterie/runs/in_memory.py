@@ -19,6 +19,7 @@ from coterie.options import shown
 MARK = "in memory:"
 """How the placeholder of something without a name begins."""
 ROWS = "The first argument"
+AGAIN = 16  # items of a Dataset that are read twice
 _PLACE = re.compile(r" at 0x[0-9a-fA-F]+")
 """Where something lies in memory, which no two processes agree on."""
 
@@ -44,8 +45,7 @@ def code(value: Any) -> str:
     if isinstance(value, str):
         return value
     if hasattr(value, "state_dict") and not isinstance(value, type):
-        arrays = [v.detach().cpu().float().numpy() for v in value.state_dict().values() if hasattr(v, "detach")]
-        return Held.of(value, f"{MARK}{type(value).__name__} {_digest([repr(value), *arrays])}")
+        return Held.of(value, f"{MARK}{type(value).__name__} {_digest([repr(value), *_numbers(value)])}")
     if not callable(value):
         raise ValueError("neither a name nor what can be called")
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", type(value).__name__)
@@ -55,6 +55,14 @@ def code(value: Any) -> str:
     written = getattr(value, "__code__", None)
     told = repr(value if written is None else (written.co_code, written.co_consts, value.__closure__))
     return Held.of(value, f"{MARK}{name.rpartition('.')[2]} {_digest([_PLACE.sub('', told)])}")
+
+
+def _numbers(module: Any) -> list[Any]:
+    """Parameters and buffers; none of a layer that has no numbers yet, which is refused where it is built."""
+    try:
+        return [v.detach().cpu().float().numpy() for v in module.state_dict().values() if hasattr(v, "detach")]
+    except (RuntimeError, TypeError, ValueError):  # lazy, sparse, or on the device "meta"
+        return []
 
 
 def rows(given: Any, client: Any = None, group: Any = None) -> Held:
@@ -124,15 +132,17 @@ def _by_client(given: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _pair(label: Any, own: Any) -> tuple[Any, Any]:
-    """Inputs and outcomes of a client."""
+    """Inputs and outcomes of a client, whose Dataset is read once."""
+    fixed = True
     try:
         if hasattr(own, "dtype"):
             raise TypeError("it is one array")
         if isinstance(own, Sequence) and len(own) == 2:
             X, y = map(_array, own)
         elif hasattr(own, "__getitem__") and hasattr(own, "__len__"):
-            items = [own[i] for i in range(len(own))]
-            X, y = (np.stack([_array(item[k]) for item in items]) for k in (0, 1))
+            items = [_item(own[i]) for i in range(len(own))]
+            X, y = (np.stack([item[k] for item in items]) for k in (0, 1)) if items else 2 * (np.empty(0),)
+            fixed = all(_digest(items[i]) == _digest(_item(own[i])) for i in range(min(len(own), AGAIN)))
         else:
             raise TypeError("it is neither")
     except RAISED as e:
@@ -142,7 +152,22 @@ def _pair(label: Any, own: Any) -> tuple[Any, Any]:
         raise CoterieError(
             f"Client {label} has {len(X) if X.ndim else 0:,} rows of X, and y of shape {y.shape}: give one each."
         )
+    if not len(y):
+        raise CoterieError(f"Client {label} has no rows, and no model could be its own: leave it out.")
+    if not fixed:
+        raise CoterieError(
+            f"The Dataset of client {label} gives other items whenever it is read, and here every item is read once: "
+            "leave random transforms out, or train with Deep.of_clients, whose steps draw them anew."
+        )
     return X, y
+
+
+def _item(item: Any) -> tuple[Any, Any]:
+    """One row of a Dataset."""
+    if not isinstance(item, Sequence) or len(item) != 2:
+        kind = type(item).__name__
+        raise TypeError(f"an item is a {kind}{f' of {len(item)}' if isinstance(item, Sequence) else ''}, and no pair")
+    return _array(item[0]), _array(item[1])
 
 
 def _array(values: Any) -> Any:
