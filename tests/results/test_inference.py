@@ -193,7 +193,8 @@ def test_saved_fits_have_the_same_summary_and_can_be_compared(tmp_path: Path) ->
         ("full_reml", "pooled", "reml=False"),
         ("full_reml", "diagonal", "reml=False"),
         ("pooled", "null", "not nested"),
-        ("pooled", "pooled", "not nested"),
+        ("pooled", "pooled", "each has 3 parameters"),
+        ("full", "full_reml", "reml=False"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(a: str, b: str, why: str) -> None:
@@ -208,7 +209,10 @@ def test_what_cannot_be_compared_is_refused(a: str, b: str, why: str) -> None:
         ({"covariance": "diagonal"}, {"covariance": "full"}, True),
         ({"covariance": "isotropic"}, {"covariance": "diagonal"}, True),
         ({"covariance": "full"}, {"covariance": "diagonal", "cluster": "sector"}, False),
-        ({"covariance": "isotropic"}, {"covariance": "isotropic", "cluster": "sector"}, False),
+        ({"covariance": "isotropic"}, {"covariance": "isotropic", "cluster": "sector"}, True),
+        ({"covariance": "two"}, {"covariance": "two", "cluster": "sector"}, True),
+        ({"shared": "x"}, {"covariance": "two"}, True),
+        ({"covariance": "diagonal"}, {"covariance": "two", "cluster": "sector"}, False),
         ({"covariance": "diagonal"}, {"covariance": "diagonal", "cluster": "sector"}, True),
         ({"shared": "x"}, {"covariance": "isotropic"}, False),
     ],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import inf, nan
+from math import nan
 from typing import Any
 
 import pandas as pd
 
+from coterie.data.design import INTERCEPT
 from coterie.errors import CoterieError, listed
 from coterie.results.inference import Inference
 from coterie.results.model import Model
@@ -76,33 +77,28 @@ def likelihood_ratio(small: Any, large: Any) -> dict[str, Any]:
 
     need_same_rows(small, large)
     a, b = small.model, large.model
+    if small.reml != large.reml or (small.reml and set(a.terms) != set(b.terms)):
+        raise CoterieError(
+            "Restricted likelihoods (REML) of other fixed effects cannot be compared, nor one with a full likelihood: "
+            "fit with reml=False (--ml)."
+        )
+    points = {m.info["quadrature"] for m in (a, b) if m.info.get("quadrature") and _straying(m)}
+    if len(points) > 1:
+        raise CoterieError(
+            "The fits integrate over clients by other numbers of points, by which their likelihoods differ: give both "
+            "quadrature=1 (--quadrature 1)."
+        )
     levels, more = _straying(a), _straying(b)
     nested = set(a.terms) <= set(b.terms) and all(levels[k] <= more.get(k, frozenset()) for k in levels)
     nested &= _holds(a, b, levels, more) and not (a.info.get("own", False) and not b.info.get("own", False))
     df = large.parameters - small.parameters
     if not nested or df == 0:
         raise CoterieError(
-            f"The {a.method} model of {a_formula(small)} is not nested in the {b.method} model of {a_formula(large)}: "
-            "compare their aic or bic instead."
+            f"The {a.method} model of {a_formula(small)} is not nested in the {b.method} model of {a_formula(large)}"
+            + f", as each has {small.parameters} parameters" * (df == 0)
+            + ": compare their aic or bic instead."
         )
-    if small.reml != large.reml or (small.reml and set(a.terms) != set(b.terms)):
-        raise CoterieError(
-            "Restricted likelihoods (REML) of other fixed effects cannot be compared, nor one with a full likelihood: "
-            "fit with reml=False (--ml)."
-        )
-    points = {
-        fit.model.info["quadrature"]
-        for fit in (small, large)
-        if fit.model.info.get("quadrature") and _straying(fit.model)
-    }
-    if len(points) > 1:
-        raise CoterieError(
-            "The fits integrate over clients by other numbers of points, by which their likelihoods differ: give both "
-            "quadrature=1 (--quadrature 1)."
-        )
-    new = {k: more[k] - levels.get(k, frozenset()) for k in more}
-    simplest = {"isotropic": 1, "two": 2}.get(b.info.get("covariance", "full"), inf)
-    variances = sum(min(len(terms), simplest) for terms in new.values())
+    variances = sum(_groups(more[k] - levels.get(k, frozenset()), b.info.get("covariance", "full")) for k in more)
     chisq = max(2.0 * (large.log_likelihood - small.log_likelihood), 0.0)
     p, test = float(chdtrc(df, chisq)), f"chi-squared({df})"
     if variances:
@@ -112,18 +108,24 @@ def likelihood_ratio(small: Any, large: Any) -> dict[str, Any]:
     return {"chisq": chisq, "df": float(df), "p": p, "test": test}
 
 
+def _groups(terms: frozenset[str], structure: str) -> int:
+    """How many variances some terms have that are not related to each other."""
+    if structure == "isotropic":
+        return min(len(terms), 1)
+    return len({term == INTERCEPT for term in terms}) if structure == "two" else len(terms)
+
+
 def _holds(a: Model, b: Model, levels: dict[str, frozenset[str]], more: dict[str, frozenset[str]]) -> bool:
-    """Whether the structure of b's covariances holds a's, of terms by level."""
-    several = max(map(len, levels.values()), default=0) > 1
-    simple, structure = (
-        a.info.get("covariance", "isotropic") if several else "isotropic",
-        b.info.get("covariance", "full"),
-    )
-    if several and structure != "full" and ("centred" in a.info) != ("centred" in b.info):
-        return False  # of columns as they are, and of columns less their means
-    return not levels or (
-        ORDER[simple] <= ORDER[structure] and (levels == more or ORDER[structure] >= ORDER["diagonal"])
-    )
+    """Whether the structure of b's covariances holds a's, of terms by level; a level that a lacks is zero in b."""
+    structure = b.info.get("covariance", "full")
+    if max(map(len, levels.values()), default=0) > 1:
+        if structure != "full" and ("centred" in a.info) != ("centred" in b.info):
+            return False  # of columns as they are, and of columns less their means
+        if ORDER[a.info.get("covariance", "isotropic")] > ORDER[structure]:
+            return False
+    alone = [{INTERCEPT}] if structure == "two" else []
+    whole = all(terms == more[k] or terms in alone for k, terms in levels.items())
+    return whole or ORDER[structure] >= ORDER["diagonal"]
 
 
 def a_formula(fit: Any) -> str:
