@@ -72,6 +72,7 @@ def test_intervals_of_outcomes_are_of_shares_of_the_trials_of_a_row(table):
         ("cbind(s - 1, f) ~ x", {}, r"from 0 to the trials.*rows"),
         ("`n of` | trials(s) ~ x", {}, r"from 0 to the trials.*rows"),
         ("share | trials(`n of`) ~ x", {}, r"whole numbers.*rows"),
+        ("s | trials(12) ~ x", {}, "'12' in .* is no column"),
         ("cbind(s, f) ~ x", {"weights": "n of"}, "leave weights out"),
         ("cbind(s, f) ~ x", {"family": "poisson"}, "binomial, not poisson"),
         ("share ~ x", {}, r"cbind\(successes, failures\)"),
@@ -82,3 +83,9 @@ def test_intervals_of_outcomes_are_of_shares_of_the_trials_of_a_row(table):
 def test_what_cannot_be_counted_is_said(table, formula, how, says):
     with pytest.raises(CoterieError, match=says):
         fit(table, formula, **how)
+
+
+def test_text_is_not_counted(table):
+    for left in ("cbind(s, kind)", "s | trials(kind)"):
+        with pytest.raises(CoterieError, match="'kind' holds no numbers"):
+            fit(table.assign(kind=table["s"].astype(str) + " of all"), f"{left} ~ x")

@@ -149,6 +149,28 @@ SLIPS = [
         lambda place: coterie.compare(place, FORMULA, methods=["ditto", "apfel"]),
         "no method 'apfel' Did you mean 'apfl'",
     ),
+    *(
+        (lambda place, asked=asked: coterie.fit(place, FORMULA, **asked), said)
+        for asked, said in (
+            ({"method": None}, "method name one not None"),
+            ({"client": ["ward", "kind"]}, "client name one column"),
+            ({"offset": [3]}, "offset columns text not 3"),
+            ({"weights": ["age", "score"]}, "weights one column"),
+            ({"client": "ward", "cluster": "ward"}, "'ward' client cluster leave out"),
+            ({"cluster": ["ward", "ward"]}, "'ward' named twice"),
+            ({"offset": "score"}, "'score' is the outcome"),
+            ({"offset": "age"}, "'age' offset formula keep one"),
+        )
+    ),
+    *(
+        (lambda place, left=left, more=more: coterie.fit(place, f"{left} ~ 1", **more), said)
+        for left, more, said in (
+            ("age | trials(pain)", {"family": "binomial"}, "'pain' category trials"),
+            ("age | trials(12)", {"family": "binomial"}, "'12' no column"),
+            ("cbind(age, score)", {}, "successes of trials family binomial"),
+            ("cbind(age, score)", {"family": "binomial", "weights": "age"}, "'age' outcome"),
+        )
+    ),
     (lambda place: program_of_call(FORMULA, {"method": "a:b", "reml": False}), "reml is for methods rounds"),
 ]
 

@@ -57,6 +57,9 @@ def prepare(
     roles = {role: as_name(role, name) for role, name in extra.items() if name is not None}
     parsed = read_roles(table, formula, client, levels, roles, design)
     check_trials(parsed, family, weights)
+    for name in parsed.outcome_columns if parsed.successes is not None else ():
+        if not _holds_numbers(table[name]):
+            raise CoterieError(f"Column '{name}' holds no numbers, and '{parsed.outcome}' counts successes of trials.")
     labels = {name: table[name].labels for name in (client, *levels)}
     kinds = column_kinds(table, parsed)
     used = {} if design is None else {c: design.kind(c) for c in design.columns}
@@ -123,6 +126,9 @@ def check_trials(parsed: Parsed, family: str, weights: str | None) -> None:
         )
     if weights is not None:
         raise CoterieError(f"The trials of '{parsed.outcome}' are the weights of its rows: leave weights out.")
+    for side in parsed.successes[:2]:
+        if not any(c.isidentifier() or c == "`" for c in side):
+            raise CoterieError(f"'{side}' in '{parsed.outcome}' is no column: make a column of the table of it.")
 
 
 def read_roles(
@@ -135,19 +141,25 @@ def read_roles(
         **{role: [name] for role, name in roles.items()},
     }.items():
         table.need(names, role)
+    if design is not None:
+        parsed = design.parsed
+        table.need((*parsed.outcome_columns, *parsed.columns), "formula's")
+    else:
+        parsed = parse(formula, table.names, exclude=[client, *levels, *roles.values()])
+    check_roles(parsed, client, levels, roles)
+    return parsed
+
+
+def check_roles(parsed: Parsed, client: str | None, levels: Sequence[str], roles: Mapping[str, str]) -> None:
+    """A CoterieError for a column of two roles; over sites there may be no ``client``."""
     if client in levels:
         raise CoterieError(f"Column '{client}' is both the client and a cluster column; leave it out of the clusters.")
-    given = [client, *levels, *roles.values()]
+    given = [*([client] if client else []), *levels, *roles.values()]
     twice = next((name for name in given if given.count(name) > 1), None)
     if twice is not None:
         raise CoterieError(
             f"Column '{twice}' is named twice among the client, cluster, offset and weights columns: name one for each."
         )
-    if design is not None:
-        parsed = design.parsed
-        table.need((*parsed.outcome_columns, *parsed.columns), "formula's")
-    else:
-        parsed = parse(formula, table.names, exclude=given)
     if client in parsed.columns:
         raise CoterieError(
             f"Column '{client}' is the client column and is also in the formula; take it out of the formula, "
@@ -158,7 +170,6 @@ def read_roles(
         raise CoterieError(f"Column '{outcome}' is the outcome; it cannot be the client, cluster or another too.")
     if roles.get("offset") in parsed.columns:
         raise CoterieError(f"Column '{roles['offset']}' is the offset and is also in the formula; keep one of them.")
-    return parsed
 
 
 def sound_rows(

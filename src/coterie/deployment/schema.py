@@ -99,6 +99,8 @@ class Schema:
                 raise CoterieError(f"Column '{name}' holds labels: a formula cannot use it.")
             if (column.kind.needs_levels or name in parsed.categories) and not column.levels:
                 raise CoterieError(f"The schema has no levels of '{name}': write those of all sites into it.")
+            if parsed.successes is not None and name in parsed.outcome_columns and column.kind.needs_levels:
+                raise CoterieError(f"Column '{name}' is a category, and '{parsed.outcome}' counts successes of trials.")
         limit_columns(parsed, {n: self.columns[n].levels for n in parsed.columns if self.columns[n].levels})
         numbers = {term: self._numbers(term) for term in parsed.stateful}
         design = Design.fit(self._rows((*parsed.outcome_columns, *parsed.columns)), parsed.formula)

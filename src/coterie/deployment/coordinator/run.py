@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import save as to_bytes
 
 from coterie import files
-from coterie.data.prepare_table import check_choices
+from coterie.data.prepare_table import check_choices, check_roles, check_trials
 from coterie.deployment import secure_sum_setup
 from coterie.deployment.coordinator.advise import advise
 from coterie.deployment.coordinator.check_sites import GATHER, run_check
@@ -101,10 +101,13 @@ def verify(folder: Path, program: RunConfig, config: Config) -> None:
         check_choices(task.get("family", DEFAULT), task.get("missing", "error"))
         if "formula" in task and (folder / SCHEMA).exists():
             schema = Schema.read(folder / SCHEMA)
-            design_of(schema, task)
-            named = [*(task.get(role) for role in ("client", "offset", "weights")), *clusters_of(task)]
+            parsed = design_of(schema, task).parsed
+            roles = {role: task[role] for role in ("offset", "weights") if task.get(role)}
+            named = [task.get("client"), *roles.values(), *clusters_of(task)]
             if lost := [name for name in named if name and name not in schema.columns]:
                 raise CoterieError(f"The schema has no column '{lost[0]}'.{nearest(lost[0], schema.columns)}")
+            check_roles(parsed, task.get("client"), clusters_of(task), roles)
+            check_trials(parsed, task.get("family", DEFAULT), roles.get("weights"))
     if program.fits:
         if config.privacy:
             raise CoterieError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from coterie import files
+from coterie.data.table import as_name
 from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import RUN, Config
 from coterie.deployment.schema import Schema
@@ -18,7 +19,7 @@ from coterie.families import DEFAULT
 from coterie.methods.groups.evaluation import held_loss
 from coterie.methods.method import TRAINED_ON_ROWS, Method
 from coterie.methods.registry import FITTED, METHODS
-from coterie.options import Option, check, declared
+from coterie.options import Option, check, declared, shown
 from coterie.results.fit_options import Columns, Options
 from coterie.user_code import marks_work
 
@@ -112,6 +113,8 @@ def program_of_call(
     for name in [name for name in _ROWS_TOGETHER if name in given]:
         raise CoterieError(f"Over sites there is no {name}: sites hold out rows by the seed alone.")
     method, rounds = given.get("method", "auto"), given.get("rounds")
+    if not isinstance(method, str):
+        raise CoterieError(f"method must be the name of one, or module:function, not {shown(method)}.")
     several: dict[str, Any] = {"methods": list(given["methods"])} if "methods" in given else {}
     if several and isinstance(rounds, int) and given.get("main") is None:
         several["rounds"], rounds = rounds, None
@@ -120,6 +123,7 @@ def program_of_call(
     rounds = files.plain(dict(rounds or {}) | ({} if given.get("main") is None else {"main": given["main"]}))
     options = {name: files.plain(given[name]) for name in _OPTIONS if name in given and name != "rounds"}
     task: dict[str, Any] = {name: given[name] for name in _TASK if name in given}
+    task |= {name: as_name(name, task[name]) for name in ("client", "offset", "weights") if task.get(name) is not None}
     if objective is not None:
         if formula is not None or task:
             raise CoterieError(
