@@ -109,6 +109,8 @@ def test_few_splits_and_losses_that_are_no_numbers_name_nobody():
     assert not losing(np.zeros((SPLITS, 9)), weight, 1 / 3).any()
     with np.errstate(invalid="ignore"):
         assert not losing(np.full((SPLITS, 9), -np.inf), weight, 1 / 3).any()
+    fixed = np.stack([np.full(SPLITS, -1e-17), np.full(SPLITS, -1e-17), np.arange(SPLITS) - 1.0], axis=1)
+    assert not losing(fixed, weight[:, :3], 1 / 3).any()  # no noise is no proof: a loss of rounding alone
     for value in (1e-4, 0.3, 5.0, 1e9):
         assert float(polygamma(1, _trigamma_inverse(value))) == pytest.approx(value, rel=1e-4)
 

@@ -86,8 +86,8 @@ def losing(gains: Floats, weight: Floats, ratio: float) -> Bools:
         prior = 2.0 * _trigamma_inverse(spread) if spread > 0.0 else 1e9
         common = float(np.exp(log.mean() + digamma(0.5 * prior) - np.log(0.5 * prior)))
     variance = (prior * common + free * variance) / (prior + free) * (1.0 / count[known] + ratio)
-    p = stdtr(prior + free, mean / np.sqrt(variance))
-    p = np.where(np.isfinite(p), p, 1.0)
+    sure = np.isfinite(variance) & (variance > 0.0)  # of a gain that no split changes nothing tells how far it may lie
+    p = np.where(sure, stdtr(prior + free, mean / np.sqrt(np.where(sure, variance, 1.0))), 1.0)
     order = np.argsort(p, kind="stable")
     good = np.flatnonzero(p[order] <= WRONGLY * np.arange(1, len(p) + 1) / len(p))
     out[known[order[: good[-1] + 1 if len(good) else 0]]] = True
