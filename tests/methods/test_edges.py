@@ -300,3 +300,18 @@ def test_what_is_solved_to_a_tolerance_does_not_depend_on_the_unit_of_the_outcom
         return fit.predict(df)["prediction"] / unit
 
     np.testing.assert_allclose(predictions(scale), predictions(1.0), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("covariance", ["auto", "diagonal", "full"])
+@pytest.mark.parametrize("left", [1e-5, 1e-7, 0.0])
+def test_clients_differ_as_they_do_where_rows_are_given_exactly(covariance, left):
+    """Such as an outcome that is measured once for each client."""
+    rng = np.random.default_rng(1)
+    client, x = np.repeat(np.arange(12), 8), rng.normal(size=96)
+    mean, noise = 2.0 * rng.normal(size=12), rng.normal(size=96)
+    df = pd.DataFrame({"y": 5.0 + mean[client] + 2.0 * x + left * noise, "x": x, "client": client})
+    fit = coterie.fit(df, "y ~ x", "client", method="hierarchical", covariance=covariance, splits=0)
+    intercepts, slopes = fit.variance_components["sd"].to_numpy()[:2]
+    assert intercepts == pytest.approx(mean.std(ddof=1), rel=0.05)
+    assert slopes < 1e-5
+    assert fit.global_coefficients["std_error"].to_numpy()[1] < 1e-5

@@ -119,7 +119,7 @@ def _of_single_rows(clients: Clients, problem: GroupedProblem, asked: str) -> st
 
 def _digits(sigma2: float, total: float) -> list[str]:
     """What sums of squares lose of a residual variance that is next to nothing of the outcome's."""
-    if sigma2 <= 1e-13 * total:
+    if sigma2 <= 1e-12 * total:
         return [
             "The columns give the outcome to six digits or more: what is left of it, and with that standard errors and "
             "likelihood, may be rounding."

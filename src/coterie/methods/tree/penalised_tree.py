@@ -115,8 +115,12 @@ class Setup:
         return self.points == 1 and self.rows >= MANY_ROWS * members * len(self.z)
 
     def residual(self, value: float) -> float:
-        """A Gaussian sum of squared residuals, not below the rounding of the squares that it is left of."""
-        return max(value, 1e-14 * self.square, np.finfo(np.float64).tiny)
+        """A Gaussian sum of squared residuals, and the rounding of the squares that it is left of.
+
+        A sum that ended at a bound would pull variances, where rows are given exactly, to that bound. Added, it leaves
+        them to what members' coefficients say.
+        """
+        return max(value, 0.0) + max(1e-13 * self.square, np.finfo(np.float64).tiny)
 
     def dof(self, reml: bool) -> float:
         """Rows less the coefficients that REML integrates out; 1 where there are no more rows than coefficients."""

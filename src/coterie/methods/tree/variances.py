@@ -57,6 +57,7 @@ class State:
     H: Floats  # (a, a) inverse of the approximate Hessian that BFGS keeps
     held: Floats  # (a, a) inverse of the expected one at x, with what holds zeros
     u: list[Floats]  # the clusters' deviations: where Newton's method starts
+    rounding: float  # of the deviance, by that of the squares that residuals are left of
     iteration: int = 0
     # "running", "converged", or "stopped" where no step along the gradient decreases the deviance
     status: str = "running"
@@ -90,13 +91,13 @@ class Variances(Deviance):
         """The state of a search that begins at x, Newton's method at the clusters' deviations u."""
         deviance, s, sigma2 = self.evaluate(fed, x, u)
         gradient, fisher, held = self.slopes(fed, x, s, sigma2)
-        return State(x, deviance, gradient, fisher, held, s.positions.u)
+        return State(x, deviance, gradient, fisher, held, s.positions.u, self.rounding(sigma2))
 
     def step(self, fed: Federation, state: State) -> State:
         """One quasi-Newton step with backtracking: the unit of resume."""
         d = -state.H @ state.gradient
         slope = float(state.gradient @ d)
-        noise = 1e-13 * abs(state.deviance)
+        noise = 1e-13 * abs(state.deviance) + state.rounding
         if -slope <= max(self.tolerance, noise):  # believed only if the expected Hessian says so too
             state = replace(state, H=state.held)
             d = -state.H @ state.gradient
@@ -118,7 +119,11 @@ class Variances(Deviance):
         gradient, H, held = self.slopes(fed, x, s, sigma2)
         if state.iteration >= self.scoring:
             H = bfgs_update(state.H, x - state.x, gradient - state.gradient)
-        return State(x, deviance, gradient, H, held, s.positions.u, state.iteration + 1)
+        return State(x, deviance, gradient, H, held, s.positions.u, self.rounding(sigma2), state.iteration + 1)
+
+    def rounding(self, sigma2: float) -> float:
+        """What the deviance is unsure of: of a Gaussian outcome's sums, where next to nothing is left of them."""
+        return 1e-16 * self.setup.square / sigma2 if self.setup.family.is_quadratic else 0.0
 
     def move(self, state: State, d: Floats) -> Floats:
         """A step of the first iterations is taken in variances, where the deviance is closest to a quadratic."""
