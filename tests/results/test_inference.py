@@ -155,11 +155,26 @@ def test_marginal_means_are_means_of_predictions_with_delta_errors() -> None:
     np.testing.assert_allclose(linear.iloc[0], fitted("pooled").summary().coefficients.loc["Days"], rtol=1e-6)
 
 
+def test_marginal_means_have_their_errors_in_whatever_unit_the_outcome_is() -> None:
+    frame = table("sleepstudy")
+    large = frame.assign(Reaction=1e13 * frame["Reaction"])
+    fit = coterie.fit(large, "Reaction ~ Days", client="Subject", method="pooled", splits=0)
+    found = fit.marginal_mean(frame.assign(Days=1), frame.assign(Days=0)).iloc[0]
+    np.testing.assert_allclose(found, fit.summary().coefficients.loc["Days"], rtol=1e-6)
+
+
 def test_what_has_no_contrast_is_refused() -> None:
     with pytest.raises(coterie.CoterieError, match="Did you mean 'Days'"):
         fitted("full").contrast({"a": {"days": 1}})
     with pytest.raises(coterie.CoterieError, match="Days"):
         fitted("full").marginal_mean(table("sleepstudy").drop(columns="Days"))
+    for weight in (np.inf, np.nan, "1"):
+        with pytest.raises(coterie.CoterieError, match="'Days' must be a finite number"):
+            fitted("full").contrast({"a": {"Days": weight}})
+    with pytest.raises(coterie.CoterieError, match="weights of terms"):
+        fitted("full").contrast({"a": [0, 1]})
+    with pytest.raises(coterie.CoterieError, match="no rows"):
+        fitted("full").marginal_mean(table("sleepstudy").head(0))
     local = coterie.fit(table("sleepstudy"), "Reaction ~ Days", client="Subject", method="local", splits=0)
     with pytest.raises(coterie.CoterieError, match="no likelihood"):
         local.contrast({"a": {"Days": 1}})

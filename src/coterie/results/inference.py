@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import log, nan
+from math import isfinite, log, nan
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -125,12 +126,16 @@ class Inference:
         CoterieError
             For terms that there are not, and for methods without a likelihood.
         """
+        if not isinstance(weights, Mapping) or not all(isinstance(one, Mapping) for one in weights.values()):
+            raise CoterieError("A contrast has a name and weights of terms: {'at x = 2': {'(Intercept)': 1, 'x': 2}}.")
         terms, names = self.model.terms, list(weights)
         C = np.zeros((len(names), len(terms)))
         for row, name in zip(C, names, strict=True):
             for term, weight in weights[name].items():
                 if term not in terms:
                     raise CoterieError(f"There is no term '{term}' in the fit.{nearest(term, terms)}")
+                if not isinstance(weight, Real) or not isfinite(weight):
+                    raise CoterieError(f"The weight of '{term}' must be a finite number, not {weight!r}.")
                 row[terms.index(term)] = weight
         return self._tested(C @ self.model.root, C, names, level)
 
@@ -163,7 +168,10 @@ class Inference:
             if rows is not None:
                 X, offset, _, _ = read_rows(Table.of(rows), self.design, m.terms, self.offset, "error")
                 X = X if X.shape[1] == len(m.terms) else np.column_stack([np.ones(len(X)), X])
-                eta, step = X @ m.root + (0.0 if offset is None else offset), 1e-5
+                if not len(X):
+                    raise CoterieError("The table has no rows, so there is no mean over them.")
+                eta = X @ m.root + (0.0 if offset is None else offset)
+                step = 1e-5 * np.maximum(1.0, np.abs(eta))  # far beyond the rounding of eta, in whatever units it is
                 estimate += sign * float(family.mean(eta).mean())
                 slope += sign * ((family.mean(eta + step) - family.mean(eta - step)) / (2.0 * step)) @ X / len(X)
         return self._tested(np.array([estimate]), slope, ["mean" if minus is None else "difference"], level)
