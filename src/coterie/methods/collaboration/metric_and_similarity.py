@@ -38,7 +38,7 @@ class Metric:
     R: Floats
     # Rows of mean curvature that pull a main client's model to u = 0, beside its own rows and its collaborators'
     prior: float = 0.0
-    unit2: float = 1.0  # what u squared is to be compared with: the residual variance, in the outcome's units
+    unit2: float = 1.0  # beside which a squared step is nothing: the residual variance where that is less than 1
 
     @classmethod
     def plain(cls, d: int) -> Metric:
@@ -52,7 +52,7 @@ class Metric:
         np.fill_diagonal(covariance, np.where(np.diag(covariance) > 0.0, np.diag(covariance), 1.0))  # of a zero column
         try:
             R = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
-            return cls(everyone.root, R, unit2=everyone.sigma2)
+            return cls(everyone.root, R, unit2=min(1.0, everyone.sigma2))
         except np.linalg.LinAlgError as e:
             raise NotIdentified("The rows of all clients do not tell some columns apart: leave one out.") from e
 

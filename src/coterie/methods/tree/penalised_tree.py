@@ -118,9 +118,10 @@ class Setup:
         """A Gaussian sum of squared residuals, and the rounding of the squares that it is left of.
 
         A sum that ended at a bound would pull variances, where rows are given exactly, to that bound. Added, it leaves
-        them to what members' coefficients say.
+        them to what members' coefficients say; beside a sum a million times as large it fades.
         """
-        return max(value, 0.0) + max(1e-13 * self.square, np.finfo(np.float64).tiny)
+        value, rounding = max(value, 0.0), max(1e-13 * self.square, np.finfo(np.float64).tiny)
+        return value + rounding / (1.0 + value / (1e6 * rounding))
 
     def dof(self, reml: bool) -> float:
         """Rows less the coefficients that REML integrates out; 1 where there are no more rows than coefficients."""
