@@ -288,6 +288,22 @@ class TestNets:
             with pytest.raises(CoterieError, match=names(words)):
                 coterie.fit({"a": fixed, "b": (X, Y), "c": odd}, SOFTMAX, method="fedavg", rounds=FEW)
 
+    def test_a_module_begins_with_one_model_which_ifca_cannot_use(self, monkeypatch):
+        """Refused before anything is trained, and left out where all methods that can be used are wanted."""
+        with pytest.raises(CoterieError, match=names("ifca begin apart function")):
+            coterie.compare((X, Y, CLIENT), Torch(self.net()), methods=["fedavg", "ifca"], rounds={"rounds": 10**8})
+        taken = []
+
+        def stop(config, methods):
+            taken.append(methods)
+            raise CoterieError("Enough.")
+
+        monkeypatch.setattr("coterie.evidence.training_comparison.need_known", stop)
+        for net in (self.net(), self.net):
+            with pytest.raises(CoterieError, match="Enough"):
+                coterie.compare((X, Y, CLIENT), Torch(net), methods="all", rounds=FEW)
+        assert sorted({*taken[1]} - {*taken[0]}) == ["ifca"] and "fedavg" in taken[0]
+
     def test_a_module_without_sizes_is_refused_with_what_to_do(self):
         with pytest.raises(CoterieError, match=names("lazy size nn.Linear(64, 10)")):
             coterie.fit((X, Y, CLIENT), Torch(self.torch.nn.LazyLinear(2)), method="fedavg", rounds=FEW)

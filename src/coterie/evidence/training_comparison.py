@@ -64,7 +64,19 @@ def usable(problem: TrainingProblem, name: str) -> bool:
     layers = not method.normalises or bool(parameters.normalising(problem.objective))
     known = problem.data.known or not method.groups
     known &= method.shapes or not config.model["heads"]
-    return known and (layout or not method.layout) and layers and private_enough(config, method)
+    return (
+        known and (layout or not method.layout) and layers and private_enough(config, method) and apart(problem, name)
+    )
+
+
+def apart(problem: TrainingProblem, name: str) -> bool:
+    """Whether a method of several first models has different ones: a module that is no function has a single start."""
+    method, deep = trained_method(name, problem.config.folder), problem.objective
+    settings = method.settings(problem.config.given(name))
+    if not getattr(method.method_class, "several", False) or all(one.get("k") == 1 for one in settings):
+        return True
+    first, second = (parameters.initial_parameters(deep, seed) for seed in (0, 1))
+    return not hasattr(deep, "start") or not np.array_equal(first, second)
 
 
 def private_enough(config: Config, method: Method) -> bool:
@@ -118,6 +130,11 @@ def compare(
             need_known(config, methods)
             need_related(config, methods)
             layers(config, problem.objective)
+            if same := [name for name in methods if not apart(problem, name)]:
+                raise CoterieError(
+                    f"The groups of {same[0]} must begin apart, and this module always begins with the same numbers: "
+                    "give the function that makes it instead of the module."
+                )
             problem = replace(problem, main=main_clients(problem, methods))
             need_heeded(config, {name: need_able(problem, name) for name in methods})  # before anything is trained
             folders = {name: place and place / f"{name.replace(':', '.')}-seed{seed}" for name in methods}
