@@ -130,13 +130,13 @@ def compare(
             need_known(config, methods)
             need_related(config, methods)
             layers(config, problem.objective)
+            problem = replace(problem, main=main_clients(problem, methods))
+            need_heeded(config, {name: need_able(problem, name) for name in methods})  # before anything is trained
             if same := [name for name in methods if not apart(problem, name)]:
                 raise CoterieError(
                     f"The groups of {same[0]} must begin apart, and this module always begins with the same numbers: "
                     "give the function that makes it instead of the module."
                 )
-            problem = replace(problem, main=main_clients(problem, methods))
-            need_heeded(config, {name: need_able(problem, name) for name in methods})  # before anything is trained
             folders = {name: place and place / f"{name.replace(':', '.')}-seed{seed}" for name in methods}
             if resume and k == 0 and not any(own and (own / FILE).exists() for own in folders.values()):
                 raise CoterieError(
