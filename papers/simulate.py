@@ -11,7 +11,7 @@ import numpy.typing as npt
 from coterie.data.design import INTERCEPT
 from coterie.data.labels import label_ids
 from coterie.errors import CoterieError
-from coterie.families import BINOMIAL, family_named
+from coterie.families import BINOMIAL, Family, family_named
 from coterie.numerics.keyed_random import uniform, uniform_rows
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def tree(
         x = _quantile(uniform_rows(seed, f"x{j}", m_ids, 0, counts))
         predictors[f"x{j}"] = x
         eta = eta + theta[index, j] * x
-    data["y"] = family_named(family).draw(uniform_rows(seed, "outcome", m_ids, 0, counts), eta, sigma)
+    data["y"] = _outcomes(family_named(family), uniform_rows(seed, "outcome", m_ids, 0, counts), eta, sigma)
     truth = {
         "terms": (INTERCEPT, *predictors),
         "root": w,
@@ -173,7 +173,7 @@ def donor_response(seed: int = 0, clients: int = 29_490) -> tuple[pd.DataFrame, 
         "bracket": pd.Categorical.from_codes(home[index], pd.Index(BRACKETS)),
         "recency": recency.astype(np.int64),
         "frequency": frequency.astype(np.int64),
-        "donated": BINOMIAL.draw(uniform_rows(seed, "donated", ids, 0, counts), eta, 0.0),
+        "donated": _outcomes(BINOMIAL, uniform_rows(seed, "donated", ids, 0, counts), eta),
     }
     truth = {
         "terms": (INTERCEPT, "log(recency)", "log(frequency)"),
@@ -249,6 +249,17 @@ def _counts(rows: int | tuple[int, int], ids: U64, seed: int) -> I64:
 
 def _normals(seed: int, stream: str, ids: U64, n: int) -> F64:
     return _quantile(uniform(seed, stream, ids, 0, n))
+
+
+def _outcomes(family: Family, u: F64, eta: F64, sigma: float = 0.0) -> npt.NDArray[Any]:
+    """Normal numbers, yes or no, or Poisson's counts, from uniform numbers at linear predictors."""
+    from scipy.stats import poisson
+
+    if family.has_dispersion:
+        return np.asarray(eta + sigma * _quantile(u))
+    if family.two_classes:
+        return (u < family.mean(eta)).astype(np.int64)
+    return np.asarray(poisson.ppf(u, family.mean(eta)), dtype=np.float64).clip(0).astype(np.int64)
 
 
 def _quantile(u: F64) -> F64:

@@ -57,8 +57,8 @@ class Family:
     # share of outcomes that are at most values, at linear predictors, of trials, with a dispersion; None where
     # intervals need none
     cdf: Callable[[Floats, Floats, Floats, float], Floats] | None
-    # outcomes from uniform numbers in (0, 1), linear predictors and the root of a residual variance or a dispersion
-    draw: Callable[[Floats, Floats, float], npt.NDArray[Any]]
+    # outcomes at linear predictors, with the root of a residual variance or a dispersion
+    draw: Callable[[np.random.Generator, Floats, Floats | float], npt.NDArray[Any]]
     # what a likelihood has beside means, where it is in each row's loss and a search finds it; and what stands for it
     # where none was found: such that losses of means are those that comparisons name. Other families have none
     usual: float | None = None
@@ -202,42 +202,29 @@ def _cdf_amounts(values: Floats, eta: Floats, trials: Floats, dispersion: float)
     return np.asarray(gammainc(1.0 / dispersion, np.maximum(values, 0.0) * np.exp(-eta) / dispersion))
 
 
-def _draw_normal(u: Floats, eta: Floats, sigma: float) -> npt.NDArray[Any]:
-    import numpy as np
-    from scipy.special import ndtri
-
-    return np.asarray(eta + sigma * ndtri(np.maximum(u, 2.0**-54)), dtype=np.float64)
+def _draw_normal(rng: np.random.Generator, eta: Floats, sigma: Floats | float) -> npt.NDArray[Any]:
+    return rng.normal(eta, sigma)
 
 
-def _draw_classes(u: Floats, eta: Floats, sigma: float) -> npt.NDArray[Any]:
-    import numpy as np
-
-    return (u < _expit(eta)).astype(np.int64)
+def _draw_classes(rng: np.random.Generator, eta: Floats, sigma: Floats | float) -> npt.NDArray[Any]:
+    return rng.binomial(1, _expit(eta))
 
 
-def _draw_counts(u: Floats, eta: Floats, sigma: float) -> npt.NDArray[Any]:
-    import numpy as np
-    from scipy.stats import poisson
-
-    return np.asarray(poisson.ppf(u, np.exp(eta)), dtype=np.float64).clip(0).astype(np.int64)
+def _draw_counts(rng: np.random.Generator, eta: Floats, sigma: Floats | float) -> npt.NDArray[Any]:
+    return rng.poisson(_exp(eta).clip(max=_MOST))
 
 
-def _draw_spread_counts(u: Floats, eta: Floats, sigma: float) -> npt.NDArray[Any]:
-    import numpy as np
-    from scipy.stats import nbinom
-
-    shape = 1.0 / np.square(sigma)
-    return np.asarray(nbinom.ppf(u, shape, shape / (shape + np.exp(eta)))).clip(0).astype(np.int64)
+def _draw_spread_counts(rng: np.random.Generator, eta: Floats, sigma: Floats | float) -> npt.NDArray[Any]:
+    return rng.poisson(_draw_amounts(rng, eta, sigma).clip(max=_MOST))
 
 
-def _draw_amounts(u: Floats, eta: Floats, sigma: float) -> npt.NDArray[Any]:
-    import numpy as np
-    from scipy.special import gammaincinv
-
-    amounts: Floats = np.exp(eta) * np.square(sigma) * gammaincinv(1.0 / np.square(sigma), np.maximum(u, 2.0**-54))
-    return np.asarray(np.maximum(amounts, np.finfo(np.float64).tiny))
+def _draw_amounts(rng: np.random.Generator, eta: Floats, sigma: Floats | float) -> npt.NDArray[Any]:
+    amounts = _exp(eta) * sigma**2 * rng.standard_gamma(sigma**-2.0, size=len(eta))
+    return amounts.clip(min=2.0**-1022)
 
 
+_MOST = 1e18
+"""The largest mean that counts are drawn around, as integers of 64 bits hold them."""
 GAUSSIAN = Family(
     name="gaussian",
     code=likelihoods.GAUSSIAN,
@@ -383,12 +370,9 @@ def _family_at(name: str, dispersion: float | None) -> Family:
     return FAMILIES[name] if dispersion is None else FAMILIES[name].at(dispersion)
 
 
-def draw_shares(u: Floats, eta: Floats, trials: Floats) -> Floats:
-    """Shares of successes of trials from uniform numbers, at log odds."""
-    import numpy as np
-    from scipy.stats import binom
-
-    return np.asarray(binom.ppf(u, trials, _expit(eta)) / trials, dtype=np.float64)
+def draw_shares(rng: np.random.Generator, eta: Floats, trials: Floats) -> Floats:
+    """Shares of successes of trials at log odds."""
+    return rng.binomial(trials.astype("int64"), _expit(eta)) / trials
 
 
 def names_of(has: Callable[[Family], bool]) -> str:

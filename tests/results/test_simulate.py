@@ -84,6 +84,10 @@ def test_dispersions_are_drawn_and_found_again(family: str) -> None:
     assert (noise / centre**2).mean() == pytest.approx(fit.model.sigma2, rel=0.1)
     with pytest.raises(coterie.CoterieError, match="dispersion would have"):
         fit.profile()
+    weighed = coterie.fit(frame.assign(w=1.0 + frame.index % 3), "y ~ 1", client="client", family=family,
+                          method="pooled", splits=0, weights="w")  # fmt: skip
+    spread = weighed.simulate(3000).var(axis=1)
+    assert spread[frame.index % 3 == 0].mean() == pytest.approx(spread[frame.index % 3 == 2].mean(), rel=0.1)
 
 
 def test_shares_are_drawn_of_their_trials() -> None:

@@ -285,7 +285,8 @@ def check_outcome(
 def checked_shares(y: Floats, trials: Floats, name: str, rows: Ints | None = None) -> Floats:
     """Shares y (n,) of trials (n,), without rounding; a CoterieError where successes or trials cannot be counted."""
     if (bad := uncountable(y, trials)).any():
-        cases = [f"{s:g} of {t:g}" for s, t in zip(np.where(trials == 0, 0, y * trials)[bad], trials[bad], strict=True)]
+        pairs = zip((y * trials)[bad], trials[bad], strict=True)
+        cases = [f"{s:g} of {t:g}" if t else "no trials" for s, t in pairs]
         where = rows_text(np.flatnonzero(bad) if rows is None else np.sort(rows[bad]))
         raise CoterieError(
             f"'{name}' needs whole numbers of successes from 0 to the trials, of which there is one at least; it has "

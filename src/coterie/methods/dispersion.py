@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.families import Family
 from coterie.federation import Federation, PerCluster, Site, find_work, require_all_replies, work, work_name
 from coterie.methods.hierarchical import searched
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
@@ -71,6 +72,16 @@ def fit_at(
         fed, problem = with_dispersion(fed, problem, learns, **how)
     fitted, dispersion = fit(fed, problem, **options), problem.family.dispersion
     return fitted if dispersion is None else replace(fitted, sigma2=dispersion)
+
+
+def said_of(family: Family, dispersion: float) -> list[str]:
+    """A sentence where outcomes do not scatter as the family may."""
+    if family.usual is None or dispersion > LEAST:
+        return []
+    least = f"the dispersion is the least that is searched for ({LEAST:g})"
+    if family.counted:
+        return [f"Counts scatter no more than Poisson's: {least}. Take family poisson, which says as much."]
+    return [f"The columns give the outcome: {least}, and standard errors may be too large."]
 
 
 def with_dispersion(
@@ -172,14 +183,8 @@ def by_dispersion_over(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, 
 def slope(fed: Federation, setup: Setup, L: list[Floats], s: Solution) -> float:
     """The slope of Laplace's deviance by the logarithm of the dispersion, where the tree is solved (two exchanges)."""
     if setup.points > 1:
-        over: dict[str, Any] = {
-            "unit": setup.unit,
-            "z": setup.z,
-            "L": L[0],
-            "w": s.positions.at[-1],
-            "points": setup.points,
-        }
-        return float(require_all_replies(fed.total(by_dispersion_over, **over))["slope"])
+        over: dict[str, Any] = {"unit": setup.unit, "z": setup.z, "L": L[0], "w": s.positions.at[-1]}
+        return float(require_all_replies(fed.total(by_dispersion_over, **over, points=setup.points))["slope"])
     none = 0.0 * s.inverse
     at = sweep_down(setup.tree, s.swept, L[1:], setup.z, s.positions.at[-1][0], none)
     sent: dict[str, Any] = {"unit": setup.unit, "z": setup.z, "L": per_cluster(L[0])}

@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
+from coterie.methods.dispersion import said_of
 from coterie.methods.local import LIGHT
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
@@ -156,6 +157,7 @@ def after(
             )
     elif rows and problem.family.has_dispersion:
         notes += _digits(float(fitted.sigma2), float(np.var(clients.y)))
+    notes += said_of(problem.family, float(fitted.sigma2))
     if "residual_of" in fitted.info:
         notes.append(
             "No row is left over that says how far outcomes lie from these models: the residual variance is that of "

@@ -48,8 +48,10 @@ def linear_predictor(result: Any, clients: Clients, theta: Floats) -> Floats:
 
 
 def residual_sd(result: Any, clients: Clients) -> Floats:
-    """Of every row (n,): the residual standard deviation at its weight."""
+    """Of every row (n,): the residual standard deviation at its weight; the root of a dispersion, which has none."""
     m = result.model
+    if not m.scattering.has_dispersion:
+        return np.full(len(clients.y), np.sqrt(m.sigma2))
     variance = np.full(len(clients.y), m.sigma2) if m.client_sigma2 is None else m.client_sigma2[clients.codes]
     return np.sqrt(variance / np.where(clients.weights > 0.0, clients.weights, 1.0))
 

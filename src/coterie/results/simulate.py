@@ -65,9 +65,9 @@ class Draws:
     def outcomes(self, step: int) -> npt.NDArray[Any]:
         """Of every row (n,), sorted as the clients' rows are."""
         c, family = self.clients, family_named(self.result.model.family)
-        u = keyed_random.uniform_rows(self.seed, "outcomes", c.ids, step, c.counts)
+        rng = keyed_random.generator(self.seed, "outcomes", 0, step)
         eta = linear_predictor(self.result, c, self.coefficients(step))
-        return draw_shares(u, eta, c.weights) if c.trials else family.draw(u, eta, self.sd)  # type: ignore[arg-type]
+        return draw_shares(rng, eta, c.weights) if c.trials else family.draw(rng, eta, self.sd)
 
 
 def simulate(result: Any, n: int, seed: int, redraw: bool | None, table: Any) -> pd.DataFrame:

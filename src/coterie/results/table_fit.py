@@ -95,11 +95,11 @@ class Fitting:
         self, name: str, problem: GroupedProblem, clients: Clients, intervals: bool = False
     ) -> tuple[Estimates, dict[str, float]]:
         """One method on some of the rows, and what it cost; ``intervals``: they are wanted."""
-        hold = self.options.hold.inside(self.clients, clients)
+        hold, spent = self.options.hold.inside(self.clients, clients), dict[str, float]()
         if problem.family.unknown and (FITTED[name].networked or self.options.strengths):  # strengths depend on it
             first = "hierarchical" if problem.learnable else "pooled"
-            known = run(first, clients, problem, self.options.learning)[0].sigma2
-            problem = replace(problem, family=problem.family.at(known))
+            known, spent = run(first, clients, problem, self.options.learning, self.options.engine)
+            problem = replace(problem, family=problem.family.at(known.sigma2))
         options = self.options.learning | {"rounds": self.options.drawn(name), "intervals": intervals}
         if (corrected := FITTED[name].corrected) is not None:
             options["rounds"] = resolved(clients, problem, options["rounds"], corrected, hold)
@@ -111,6 +111,7 @@ class Fitting:
             strengths = select(clients, problem, self.options.strengths, hold)
             options |= strengths
         fitted, ledger = run(name, clients, problem, options, self.options.engine)
+        ledger = {entry: cost + spent.get(entry, 0) for entry, cost in ledger.items()}
         if tried:
             fitted.info["network"]["tried"] = tried
         if given and "rounds" not in fitted.info:

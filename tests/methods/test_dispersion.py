@@ -1,0 +1,52 @@
+"""Dispersions that a search finds: where there is none, what finding one costs, and outcomes in other units."""
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie
+
+
+@cache
+def table() -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    client, x = np.repeat(np.arange(12), 10), rng.normal(size=120)
+    mean = np.exp(1.0 + 0.3 * x + 0.3 * rng.normal(size=12)[client])
+    frame = {"client": client, "cluster": client % 3, "x": x, "amount": mean * rng.gamma(2.0, 0.5, 120)}
+    return pd.DataFrame(frame | {"count": rng.poisson(frame["amount"])})
+
+
+def fit(outcome: str, family: str, frame: pd.DataFrame | None = None, **how: object) -> coterie.FitResult:
+    how = {"client": "client", "method": "pooled", "splits": 0} | how
+    return coterie.fit(table() if frame is None else frame, f"{outcome} ~ x", family=family, **how)
+
+
+@pytest.mark.parametrize(
+    ("family", "outcome", "says"), [("negative-binomial", "few", "poisson"), ("gamma", "line", "too large")]
+)
+def test_no_dispersion_is_said(family: str, outcome: str, says: str) -> None:
+    frame = table().assign(few=lambda f: 3 + (f.index % 5 == 0), line=lambda f: np.exp(f["x"]))
+    found = fit(outcome, family, frame)
+    assert found.model.sigma2 == pytest.approx(1e-6, rel=1e-3)
+    assert [note for note in found.notes if "1e-06" in note and says in note]
+    assert not [note for note in fit("count", "negative-binomial").notes if "1e-06" in note]
+
+
+@pytest.mark.parametrize("method", ["given-strengths", "similarity-network"])
+def test_what_finding_a_dispersion_costs_is_in_the_ledger(method: str) -> None:
+    how = {"gamma": [1.0], "lam": [1.0]} if method == "given-strengths" else {"network": {"lam": 1.0}}
+    first = fit("count", "negative-binomial", method="hierarchical", cluster="cluster")
+    found = fit("count", "negative-binomial", method=method, cluster="cluster", **how)
+    assert found.model.sigma2 == first.model.sigma2
+    assert found.ledger["exchanges"] > 0.8 * first.ledger["exchanges"]  # which has intervals too
+    assert found.ledger["bytes_up"] > 0.8 * first.ledger["bytes_up"]
+
+
+@pytest.mark.parametrize("unit", [1e-90, 1e60])
+def test_amounts_in_other_units_have_the_same_dispersion(unit: float) -> None:
+    one = fit("amount", "gamma", method="hierarchical")
+    other = fit("amount", "gamma", table().assign(amount=lambda f: unit * f["amount"]), method="hierarchical")
+    assert other.model.sigma2 == pytest.approx(one.model.sigma2, rel=1e-6)
+    np.testing.assert_allclose(other.model.root - [np.log(unit), 0.0], one.model.root, rtol=1e-5)
