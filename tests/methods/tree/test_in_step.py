@@ -8,7 +8,7 @@ import pytest
 
 from coterie.errors import CoterieError
 from coterie.federation import PerCluster, work
-from coterie.methods.tree.in_step import in_step
+from coterie.methods.tree.in_step import in_step, release
 from tests.methods.dense import table
 
 
@@ -22,6 +22,17 @@ def start(site):
 def add(site, more):
     site.state["x"] = site.state["x"] + more[site.clusters]
     return {"x": site.state["x"]}
+
+
+@work
+def look(site):
+    return {"x": site.state["x"]}
+
+
+@work
+def leave(site):
+    release(site)
+    return {}
 
 
 def run(fed, more, times):
@@ -44,6 +55,17 @@ def test_each_has_its_own_state_and_all_share_exchanges(fed):
     np.testing.assert_array_equal(found["b"], [[21.0, 25.0]])
     again = in_step(fed, {"b": partial(run, more=1.0, times=1)})  # begins where clients are, not where b was
     np.testing.assert_array_equal(again["b"], [[3.0, 7.0]])
+    np.testing.assert_array_equal(run(fed, 0.0, 1), [[1.0, 5.0]])
+
+
+def test_nothing_is_left_of_an_earlier_calculation_of_the_same_name(fed):
+    def looks(fed):
+        return [fed.total(look, by="cluster")["x"].copy() for _ in range(2)]
+
+    in_step(fed, {"a": partial(run, more=1.0, times=2), "b": partial(run, more=2.0, times=1)})
+    np.testing.assert_array_equal(in_step(fed, {"a": looks})["a"], [[1.0, 5.0]] * 2)
+    fed.total(leave)
+    assert [fed._run.store.arrays[f"{name}:x"].size for name in "ab"] == [0, 0]
     np.testing.assert_array_equal(run(fed, 0.0, 1), [[1.0, 5.0]])
 
 

@@ -10,9 +10,12 @@ from scipy.optimize import minimize
 from scipy.stats import chi2
 
 import coterie
+from coterie.engines.local_engines import Loopback
 from coterie.methods import hierarchical
 from coterie.methods.tree import variance_uncertainty
+from coterie.methods.tree.in_step import in_step
 from coterie.numerics.arrays import full
+from coterie.objectives.glm import GLM
 from coterie.relations.covariance import Structure
 from coterie.relations.uncertainty import axis_weights, correlation_weights, degrees_of_freedom, half_widths
 from tests.methods import dense
@@ -66,8 +69,8 @@ def nodes(t, L):
     return np.concatenate([root, clusters, clients])
 
 
-def solved(t, L, turned=None):
-    """Restricted deviance, values of all nodes, and their covariances."""
+def solved(t, L, turned=None, joint=False):
+    """Restricted deviance, values of all nodes, and their covariances; of a GLM where Laplace's w is, or all's mode."""
     p = t.X.shape[1]
     B = np.column_stack([t.X, dense.spread(t, L)])
     P = np.diag(np.concatenate([np.zeros(p), np.ones(B.shape[1] - p)]))
@@ -82,7 +85,10 @@ def solved(t, L, turned=None):
         def laplace(w):
             return dense.laplace(t, L, w)
 
-        w = minimize(laplace, np.zeros(p), method="BFGS", options={"gtol": 1e-7}).x
+        if joint:
+            w, turned = dense.newton(t.family, B, t.y, t.off, t.w, P)[0][:p], np.eye(p)
+        else:
+            w = minimize(laplace, np.zeros(p), method="BFGS", options={"gtol": 1e-7}).x
         u, _, Hu = dense.newton(t.family, B[:, p:], t.y, t.off + t.X @ w, t.w, np.eye(B.shape[1] - p))
         v = np.concatenate([w, u])
         c = t.w * dense.point(t.family, t.off + B @ v, t.y)[2]
@@ -140,22 +146,26 @@ def test_weights_of_a_correlation_are_normal_moments():
 
 
 @pytest.mark.parametrize(
-    ("family", "covariance"),
+    ("family", "covariance", "rows"),
     [
-        ("gaussian", "diagonal"),
-        ("gaussian", "full"),
-        ("gaussian", "isotropic"),
-        ("binomial", "two"),
-        ("poisson", "two"),
+        ("gaussian", "diagonal", 1),
+        ("gaussian", "full", 1),
+        ("gaussian", "isotropic", 1),
+        ("binomial", "two", 1),
+        ("poisson", "two", 1),
+        ("binomial", "two", 4),  # times as many: at least ten for each coefficient, so that points are joint modes
+        ("poisson", "two", 4),
     ],
 )
-def test_covariances_are_those_of_dense_matrices(family, covariance, monkeypatch):
-    t = table(5, family, COUNTS, parents=PARENTS, offset=True, scale=np.array([1.0, 2.0]))
+def test_covariances_are_those_of_dense_matrices(family, covariance, rows, monkeypatch):
+    t = table(5, family, COUNTS * rows, parents=PARENTS, offset=True, scale=np.array([1.0, 2.0]))
     fitted, axes, here, points, standard = recorded(t, covariance, monkeypatch)
-    deviance, theta, V, turned = solved(t, here)
+    joint = rows > 1
+    deviance, theta, V, turned = solved(t, here, joint=joint)
     total, doubt = V.copy(), np.zeros(len(V))
+    assert axes
     for k, axis in enumerate(axes):
-        one, two = solved(t, points[2 * k], turned), solved(t, points[2 * k + 1], turned)
+        one, two = (solved(t, points[2 * k + end], turned, joint) for end in (0, 1))
         rise, v = np.array([one[0], two[0]]) - deviance, axis.points[0]
         if axis.pair:
             weights = axis.weights(rise)[0]
@@ -182,6 +192,32 @@ def test_covariances_are_those_of_dense_matrices(family, covariance, monkeypatch
     u = fitted.uncertainty
     np.testing.assert_allclose(u.nodes[0], relative[1:9], rtol=0.05 if family == "gaussian" else 0.25)
     np.testing.assert_allclose(u.client, relative[9:], rtol=0.05 if family == "gaussian" else 0.25)
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_points_at_joint_modes_are_those_asked_one_by_one_and_over_sites(family, monkeypatch):
+    t = table(5, family, np.tile([18, 26, 22, 30], 3), parents=(np.repeat(np.arange(3), 4),))
+    fed, problem = t.setting()
+    kept = hierarchical.fit(fed, problem, "diagonal", intervals=True)
+    clients = t.clients()
+    data = GLM(clients.X, clients.y, clients.offset, clients.weights, clients.starts, clients.stops, family)
+    sites = Loopback(data, clients.clusters, None, clients.ids, sites=3)
+    over = hierarchical.fit(sites, problem, "diagonal", intervals=True)
+    assert sites.ledger.exchanges == fed.ledger.exchanges
+    left = [value for name, value in fed._run.store.arrays.items() if ":" in name]
+    assert left and not any(value.size for value in left)  # clients keep nothing of points that are done
+
+    def one_by_one(fed, asked):
+        return {name: in_step(fed, {name: calculation})[name] for name, calculation in asked.items()}
+
+    monkeypatch.setattr(variance_uncertainty, "in_step", one_by_one)
+    again, _ = t.setting()
+    alone = hierarchical.fit(again, problem, "diagonal", intervals=True)
+    assert again.ledger.exchanges > fed.ledger.exchanges
+    for other in (over, alone):
+        for name in ("root_cov", "client_cov", "client"):
+            np.testing.assert_allclose(getattr(other, name), getattr(kept, name), rtol=1e-10, atol=1e-14)
+        np.testing.assert_allclose(other.uncertainty.client, kept.uncertainty.client, rtol=1e-9)
 
 
 def test_a_balanced_table_has_students_t():

@@ -11,6 +11,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from coterie.federation import Federation, Roster, Site, Sums, find_work, require_all_replies, work, work_name
 from coterie.methods.tree.client_work import Reply
 from coterie.numerics.arrays import Floats
@@ -21,21 +23,26 @@ T = TypeVar("T")
 class StateOf:
     """The state of clients in one calculation; what it has not written is what clients have."""
 
-    def __init__(self, site: Site, name: str, begun: bool) -> None:
-        self.site, self.name, self.own = site, name, set(site.state) if begun else set[str]()
+    def __init__(self, site: Site, name: str) -> None:
+        self.site, self.name = site, name
 
     def __getitem__(self, key: str) -> Floats:
-        own = f"{self.name}:{key}"
-        return self.site.state[own if own in self.own else key]
+        own = self.site.state.get(f"{self.name}:{key}")
+        return self.site.state[key] if own is None or not own.size else own
 
     def __setitem__(self, key: str, value: Floats) -> None:
-        self.own.add(f"{self.name}:{key}")
         self.site.state[f"{self.name}:{key}"] = value
 
 
-def site_of(site: Site, name: str, begun: bool = True) -> Site:
-    """The same site with the state of a calculation, from its last exchange or at its first."""
-    state: Any = StateOf(site, name, begun)
+def release(site: Site, name: str = "") -> None:
+    """Keep nothing of a calculation that has ended, or of all: nobody is to read it, and it takes memory."""
+    for key in [key for key in site.state if ":" in key and name in ("", key.partition(":")[0])]:
+        site.state[key] = np.empty((len(site), 0))
+
+
+def site_of(site: Site, name: str) -> Site:
+    """The same site with the state of a calculation."""
+    state: Any = StateOf(site, name)
     own = Site(site.objective, site.clusters, site.weights, site.ids, state, site.seed)
     own._tally = site._tally
     return own
@@ -51,7 +58,9 @@ def all_of(site: Site, call: str, begun: bool, names: str, **values: Any) -> Rep
     """The replies of one kind of work to the messages of several calculations."""
     run, out = find_work(call), dict[str, Any]()
     for name in names.split():
-        replies = run(site_of(site, name, begun), **part(values, name))
+        if not begun:
+            release(site, name)
+        replies = run(site_of(site, name), **part(values, name))
         out |= {f"{name}:{key}": value for key, value in replies.items()}
     return out
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, unfold
-from coterie.methods.tree.in_step import in_step, part, site_of
+from coterie.methods.tree.in_step import in_step, part, release, site_of
 from coterie.methods.tree.marginal_likelihood import Deviance, gaussian, independent, laplace, slopes
 from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, solve
 from coterie.methods.tree.sweep import Positions, place, sweep_down
@@ -98,6 +98,7 @@ def add_axes(site: Site, z: Ints, metric: Floats, axes: str, joint: bool, **poin
         more, square = widened(here, one, two, own, metric)
         added, doubt = added + more, doubt + square
     site.state["added"], site.state["doubt"] = added, doubt
+    release(site)
     return {}
 
 
