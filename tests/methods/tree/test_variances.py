@@ -1,6 +1,7 @@
 """The search against SciPy on the dense deviance from several starts: never above the best by more than 1e-5."""
 
 import warnings
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -229,3 +230,16 @@ def test_several_optima_are_said():
     for each, several in ((t, True), (table(1, "binomial", (20,) * 6), False)):
         said = hierarchical.fit(*each.setting(), intervals=True).info["approximation"]
         assert any("several optima" in note for note in said) == several
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_separated_outcomes_do_not_have_a_search_go_on_for_ever(within):
+    """Deviations go far out, where the deviance is flat: a search went on for 300 steps there, each cut often."""
+    t = table(0, "binomial", np.full(20, 10))
+    cut = np.random.default_rng(0).normal(size=20)[t.codes[0]] if within else 0.0
+    t = replace(t, y=(t.X[:, 1] > cut if within else t.codes[0] < 10).astype(float))
+    fed, problem = t.setting()
+    fitted = hierarchical.fit(fed, problem, "diagonal")
+    assert fitted.info["status"] in ("converged", "stopped")
+    assert np.isfinite(fitted.client).all()
+    assert fed.ledger.exchanges < 250

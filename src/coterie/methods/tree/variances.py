@@ -116,10 +116,14 @@ class Variances(Deviance):
             if t < 1e-6:
                 return replace(state, status="stopped")
             t *= min(0.5, max(0.1, -0.5 * t * slope / excess)) if np.isfinite(excess) else 0.1
-        if t < 0.1 and state.deviance - deviance <= noise:  # far out, where outcomes are separated, all is flat
+        # Far out, where outcomes are separated, all is flat, and slopes are of rounding.
+        flat = t < 0.1 and state.deviance - deviance <= max(self.tolerance, noise)
+        if flat and np.array_equal(state.H, state.held):
             return replace(state, status="stopped")
         gradient, H, held = self.slopes(fed, x, s, sigma2)
-        if state.iteration >= self.scoring:
+        if flat:
+            H = held
+        elif state.iteration >= self.scoring:
             H = bfgs_update(state.H, x - state.x, gradient - state.gradient)
         return State(x, deviance, gradient, H, held, s.positions.u, self.rounding(sigma2), state.iteration + 1)
 
