@@ -92,7 +92,7 @@ _EVERY = (
     _exact("own-intercept", "shared slopes, own intercepts", "own_intercept:fit", "fedper", "nothing", intercept=True),
     _exact("clusterwise", "one model for each cluster", "clusterwise:fit", "group-models", clustered=True),
     _exact("single-cluster", "clients tied to one centre", "hierarchical:fit", "ditto", "nothing", **_FLAT, **_LEARNS),
-    _exact("hierarchical", "clients tied to their clusters", "hierarchical:fit", "cluster-l2gd", **_LEARNS),
+    _exact("hierarchical", "clients tied to clusters, or to a centre", "hierarchical:fit", "cluster-l2gd", **_LEARNS),
     _exact("given-strengths", "the same, its strengths given", "given_strengths:given", "l2gd", takes=STRENGTHS),
     _exact("james-stein", "the same, its centre shrunk towards zero", "james_stein:fit", "ditto", **_SHRINKS),
     _over("async-l2gd", "the same, over rounds", "clustered_l2gd", "tree", **_OVER, **_ASYNC),
