@@ -296,7 +296,8 @@ def usable_rows(
     if y is not None and y.dtype.kind == "f":
         unfit = ~family.possible(y) | (y > family.largest)
         without(unfit & rows, f"column '{parsed.outcome}' has no outcome of the family {family.name}")
-    instead = dict(zip(parsed.outcome_columns, (0.0, 1.0), strict=False))  # no success of one trial
+    usual = 0.0 if family.possible(np.zeros(1)).all() else 1.0
+    instead = dict(zip(parsed.outcome_columns, (usual, 1.0), strict=False))  # no success of one trial
     if (trials := design.read_trials(pd.DataFrame(found))) is not None:
         unfit = uncountable(design.read_outcome(pd.DataFrame(found)), trials)
         without(unfit & rows, f"'{parsed.outcome}' has no successes of trials")
