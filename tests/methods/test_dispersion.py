@@ -50,3 +50,26 @@ def test_amounts_in_other_units_have_the_same_dispersion(unit: float) -> None:
     other = fit("amount", "gamma", table().assign(amount=lambda f: unit * f["amount"]), method="hierarchical")
     assert other.model.sigma2 == pytest.approx(one.model.sigma2, rel=1e-6)
     np.testing.assert_allclose(other.model.root - [np.log(unit), 0.0], one.model.root, rtol=1e-5)
+
+
+def test_a_dispersion_is_no_standard_deviation() -> None:
+    found = fit("count", "negative-binomial", method="hierarchical")
+    row = found.variance_components.set_index("level").loc["dispersion"]
+    assert np.isnan(row["sd"])
+    assert row["cov"] == found.model.sigma2
+    boot = coterie.bootstrap(found, n=2)
+    assert boot.observed["dispersion"] == found.model.sigma2
+    assert boot.observed.notna().all()
+
+
+@pytest.mark.parametrize("seed", [5, 6, 8])
+def test_few_rows_take_the_higher_of_two_optima(seed: int) -> None:
+    """Without a dispersion (seeds 5 and 6: .52 and .08 above the other) or with one (seed 8: .32 above)."""
+    r = np.random.default_rng(seed)
+    client, x = np.repeat(np.arange(60), 2), r.normal(size=120)
+    eta = 1.0 + 0.4 * x + 0.8 * r.normal(size=60)[client]
+    counts = r.poisson(np.exp(eta) * r.gamma(10.0, 0.1, size=120))
+    frame = pd.DataFrame({"client": client, "x": x, "count": counts})
+    found, poisson = (fit("count", family, frame, method="hierarchical") for family in ("negative-binomial", "poisson"))
+    assert (found.model.sigma2 < 1e-5) == (seed != 8)
+    assert found.log_likelihood > poisson.log_likelihood - 1e-3

@@ -23,7 +23,7 @@ from coterie.methods.tree.marginal_likelihood import leverage
 from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, prepare, solve
 from coterie.methods.tree.quadrature import quadrature_points
 from coterie.methods.tree.sweep import sweep_down, sweep_up
-from coterie.methods.tree.variances import State, Variances
+from coterie.methods.tree.variances import FEW_ROWS, State, Variances
 from coterie.numerics import tree_fold
 from coterie.numerics.arrays import Floats, Ints, full
 from coterie.objectives.glm import GLM
@@ -103,7 +103,10 @@ def with_dispersion(
 
     found = zero_of(pooled, problem.family.usual or 1.0)
     if learns and problem.learnable:
-        found = zero_of(_Profile(fed, problem, covariance, own, quadrature), found)
+        profile, some, none = (_Profile(fed, problem, covariance, own, quadrature) for _ in range(3))
+        found = zero_of(profile, found)
+        if profile.few_rows and found > LEAST and none.deviance(LEAST) < some.deviance(found):
+            found = LEAST  # a second optimum: rows hardly tell a dispersion from clients that differ
     return InFamily(fed, found), replace(problem, family=problem.family.at(found))
 
 
@@ -118,7 +121,22 @@ class _Profile:
     quadrature: int | None
     last: tuple[Variances, State] | None = None
 
+    @property
+    def few_rows(self) -> bool:
+        coefficients = len(self.problem.personal) * len(self.fed.clients)
+        return self.last is not None and self.last[0].setup.rows < FEW_ROWS * coefficients
+
+    def deviance(self, dispersion: float) -> float:
+        """Minus twice the log-likelihood, with what depends on the dispersion alone."""
+        (fed, search, state), problem = self._searched(dispersion), self.problem
+        setup = prepare(fed, problem.tree, search.setup.family, problem.personal, problem.intercept, problem.basis)
+        return state.deviance + 2.0 * setup.constant
+
     def __call__(self, dispersion: float) -> float:
+        fed, search, state = self._searched(dispersion)
+        return slope(fed, search.setup, search.factors(state.x)[0], search.evaluate(fed, state.x, state.u)[1])
+
+    def _searched(self, dispersion: float) -> tuple[Federation, Variances, State]:
         fed, family = InFamily(self.fed, dispersion), self.problem.family.at(dispersion)
         if self.last is None:
             problem = replace(self.problem, family=family)
@@ -130,7 +148,7 @@ class _Profile:
         search = replace(search, setup=replace(search.setup, family=family), tolerance=1e-10)
         *_, state = search.run(fed, search.start(fed, state.x, state.u))
         self.last = search, state
-        return slope(fed, search.setup, search.factors(state.x)[0], search.evaluate(fed, state.x, state.u)[1])
+        return fed, search, state
 
 
 def zero_of(slope: Callable[[float], float], start: float) -> float:

@@ -51,9 +51,9 @@ class Inference:
         """Columns level, term, term2, sd, cov: how far members of a level stray from their parent.
 
         ``term2`` is empty for variances; for pairs (full covariance) ``sd`` is the correlation. Where each cluster has
-        its own client variances there is a column "cluster" too. A Gaussian outcome's last row is the residual. Where
-        the covariance was chosen ("auto") or is "full", it is of columns less their means: the intercept is the model
-        at the means.
+        its own client variances there is a column "cluster" too. A Gaussian outcome's last row is the residual; a
+        learned dispersion is the ``cov`` of its row, without ``sd``. Where the covariance was chosen ("auto") or is
+        "full", it is of columns less their means: the intercept is the model at the means.
         """
         return variances(self.model)[["level", *self._own, "term", "term2", "sd", "cov"]]
 

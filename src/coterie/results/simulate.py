@@ -251,7 +251,8 @@ def _estimates(result: Any) -> pd.Series[float]:
     parts = result.global_coefficients.set_index("term")["estimate"]
     frame = result.variance_components
     names = frame[[name for name in ("level", "cluster", "term", "term2") if name in frame]].astype(str)
-    sd = frame["sd"].set_axis(pd.Index(["sd " + " ".join(filter(None, row)) for row in names.to_numpy()]))
+    named = [("" if row[0] == "dispersion" else "sd ") + " ".join(filter(None, row)) for row in names.to_numpy()]
+    sd = frame["sd"].where(frame["level"] != "dispersion", frame["cov"]).set_axis(pd.Index(named))
     both: pd.Series[float] = pd.concat([parts, sd])
     return both
 

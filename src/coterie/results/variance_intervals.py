@@ -48,7 +48,7 @@ def variances(m: Model, level: float = 0.95) -> pd.DataFrame:
         rows[-1] |= {"lower": lower, "upper": upper}
     if (dispersion := m.scattering.dispersion) is not None:
         more = {"level": "dispersion", "cluster": "", "term": "", "term2": "", "lower": nan, "upper": nan}
-        rows.append({"sd": dispersion**0.5, "cov": dispersion, **more})
+        rows.append({"sd": nan, "cov": dispersion, **more})
     columns = ["level", *(["cluster"] if own else []), "term", "term2", "sd", "cov", "lower", "upper"]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("sd", "cov", "lower", "upper"), np.float64))
 
