@@ -63,10 +63,12 @@ def test_whatever_asks_clients_is_an_engine_or_a_wrapper_that_is_tried_here():
         if isinstance(f, ast.FunctionDef) and f.name in ("ask", "total") and [a.arg for a in f.args.posonlyargs][1:]
     }
     assert answering == {"WrappedFederation", "InProcess", "Coordinator"}
-    # only around sites that keep a frame (tests/methods/local_training), and around clusters (its clients have none)
-    alone = {"InFrame", "Unclustered"}
+    # only around sites that keep a frame (tests/methods/local_training), around clusters (its clients have none), and
+    # around outcomes with a dispersion (tests/methods/test_dispersion)
+    alone = {"InFrame", "Unclustered", "InFamily"}
     assert wrapping == {wrapper.__name__ for wrapper in WRAPPERS} | alone
-    assert asking - wrapping == {"Federation", "Answering"}
+    # _Caller is for calculations in step, which call nothing but ``total`` (tests/methods/tree)
+    assert asking - wrapping == {"Federation", "Answering", "_Caller"}
 
 
 @pytest.mark.parametrize("wrapper", [WrappedFederation, *WRAPPERS], ids=lambda wrapper: wrapper.__name__)

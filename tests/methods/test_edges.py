@@ -312,6 +312,7 @@ def test_clients_differ_as_they_do_where_rows_are_given_exactly(covariance, left
     df = pd.DataFrame({"y": 5.0 + mean[client] + 2.0 * x + left * noise, "x": x, "client": client})
     fit = coterie.fit(df, "y ~ x", "client", method="hierarchical", covariance=covariance, splits=0)
     intercepts, slopes = fit.variance_components["sd"].to_numpy()[:2]
-    assert intercepts == pytest.approx(mean.std(ddof=1), rel=0.05)
+    assert intercepts == pytest.approx(mean.std(ddof=1), rel=0.15)  # a note says that it may be rounding
+    assert any("may be rounding" in note for note in fit.notes) == (left < 1e-6)
     assert slopes < 1e-5
     assert fit.global_coefficients["std_error"].to_numpy()[1] < 1e-5

@@ -28,7 +28,7 @@ def held(family, seed):
         return pd.DataFrame({"client": client[at], "cluster": cluster[at], "x": x, "eta": eta})
 
     table = rows(theta, np.arange(len(theta)), cluster, ROWS)
-    table["y"] = about.draw(rng.random(len(table)), table["eta"].to_numpy(), 1.0)
+    table["y"] = about.draw(rng, table["eta"].to_numpy(), np.ones(len(table)))
     fit = coterie.fit(table, "y ~ x", "client", "cluster", family=family, method="hierarchical", splits=0)
     beside = centre[cluster] + rng.normal(size=theta.shape) * sd_client
     new = root + rng.normal(size=(16, 2)) * sd_cluster + rng.normal(size=(16, 2)) * sd_client

@@ -87,5 +87,6 @@ def test_a_client_whose_data_give_no_gradient_is_named(name):
     client = np.arange(80) % 4
     X, y = rng.normal(size=(80, 3)).astype(np.float32), np.arange(80) % 2
     X[client == 1] = np.nan
-    run = coterie.fit((X, y), coterie.Torch("softmax"), client, method=name, rounds=2).run
-    assert run.failed == ["1"] and "give no gradient (client 1)" in run.trouble
+    found = coterie.fit((X, y), coterie.Torch("softmax"), client, method=name, rounds=2)
+    assert set(found.run.quarantined) == {"1"} and found.run.rounds == 2
+    assert any("left out" in note and "give no gradient, client 1" in note for note in found.notes)
