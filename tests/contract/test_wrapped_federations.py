@@ -64,7 +64,7 @@ def test_whatever_asks_clients_is_an_engine_or_a_wrapper_that_is_tried_here():
     }
     assert answering == {"WrappedFederation", "InProcess", "Coordinator"}
     # only around sites that keep a frame (tests/methods/local_training), around clusters (its clients have none), and
-    # around outcomes with a dispersion (tests/methods/test_dispersion)
+    # around outcomes with a dispersion (tests/methods/tree/test_dispersion)
     alone = {"InFrame", "Unclustered", "InFamily"}
     assert wrapping == {wrapper.__name__ for wrapper in WRAPPERS} | alone
     # _Caller is for calculations in step, which call nothing but ``total`` (tests/methods/tree)

@@ -56,7 +56,7 @@ class Method:
     def fit(self, fed: Any, problem: Any, **options: Any) -> Any:
         """What it estimates of a table; a dispersion of outcomes that is unknown is found first."""
         fits = partial(_imported(f"coterie.methods.{self.fits}"), **self.fit_with)
-        return _imported("coterie.methods.dispersion:fit_at")(fits, fed, problem, not self.pool_rows, options)
+        return _imported("coterie.methods.tree.dispersion:fit_at")(fits, fed, problem, not self.pool_rows, options)
 
     @cached_property
     def method_class(self) -> Any:

@@ -9,10 +9,10 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
-from coterie.methods.dispersion import said_of
 from coterie.methods.local import LIGHT
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
+from coterie.methods.tree.dispersion import said_of
 from coterie.methods.tree.variances import PRIOR_ROWS
 from coterie.numerics.arrays import Floats
 from coterie.relations.covariance import at_means

@@ -25,8 +25,8 @@ from coterie.engines.checkpoint_and_journal import read_durable, write_durable
 from coterie.errors import CoterieError, NoRows
 from coterie.families import DEFAULT
 from coterie.federation import find_work, work_name
-from coterie.methods.dispersion import in_family
 from coterie.methods.local_training.whitening import ROOM, in_frame
+from coterie.methods.tree.dispersion import in_family
 from coterie.user_code import import_object
 
 KINDS = ("table", "factory")
