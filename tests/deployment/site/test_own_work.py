@@ -175,6 +175,21 @@ def test_works_inside_of_sums_with_noise_are_named_however_deep():
     assert prepared_data.works({"work": clipped, "message": {}}) == prepared_data.works({"work": clipped}) == [clipped]
 
 
+def test_works_inside_of_calculations_in_step_are_named_however_deep():
+    """Else an owner's rules, which let the tree read, would let any work read through it."""
+    step, family = "coterie.methods.tree.in_step:all_of", "coterie.methods.tree.dispersion:in_family"
+    rounds = "coterie.methods.local_training.rounds:move"
+    assert prepared_data.works({"work": step, "message": {"call": rounds, "names": "a b"}}) == [step, rounds]
+    inside = {"inner": step.removeprefix("coterie.methods."), "message": {"call": rounds, "names": "a"}}
+    assert prepared_data.works({"work": family, "message": inside}) == [family, step, rounds]
+    through = {"call": family, "names": "a b", "b:inner": rounds.removeprefix("coterie.methods."), "b:message": {}}
+    named = prepared_data.works({"work": step, "message": through})
+    assert named == [step, family, rounds]
+    with pytest.raises(CoterieError, match=r"does not let .*rounds:move read a table"):
+        for name in named:
+            Member("east").need_sum(name)
+
+
 def test_works_of_what_the_owner_s_own_code_imported_are_known(tmp_path):
     prepared_data.learn(tmp_path, Member("east"), prepared_data.works({"work": f"{__name__}:known"}))
     with pytest.raises(CoterieError, match=names("work 'None' not known here")):

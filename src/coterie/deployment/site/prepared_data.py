@@ -27,6 +27,7 @@ from coterie.families import DEFAULT
 from coterie.federation import find_work, work_name
 from coterie.methods.local_training.whitening import ROOM, in_frame
 from coterie.methods.tree.dispersion import in_family
+from coterie.methods.tree.in_step import all_of, part
 from coterie.user_code import import_object
 
 KINDS = ("table", "factory")
@@ -173,18 +174,26 @@ def _from_factory(folder: Path, member: Member, task: Mapping[str, Any]) -> Prep
 
 
 def works(request: Mapping[str, Any]) -> list[str]:
-    """The works that a request names: its own, and those inside of a sum with noise, or of work in a frame."""
-    names, message = [str(request.get("work"))], request.get("message")
-    while isinstance(message, Mapping) and "inner" in message:
-        if names[-1] == work_name(in_frame):
-            names.append(f"{ROOM}{message['inner']}")
-        elif names[-1] == work_name(in_family) or names[-1].startswith("coterie.engines.privacy."):
-            room = ROOM if names[-1] == work_name(in_family) else ""
-            names.append(f"{room}{message['inner']}")
-            message = message.get("message")
-        else:
-            break
-    return names
+    """The works that a request names: its own, and those inside of others, however deep."""
+    return _named(str(request.get("work")), request.get("message"))
+
+
+def _named(work: str, message: Any) -> list[str]:
+    """A work, and those that it does: with noise, in a frame, in a family, or of calculations in step."""
+    if not isinstance(message, Mapping):
+        return [work]
+    if work == work_name(all_of):
+        call, names = str(message.get("call")), dict.fromkeys(str(message.get("names")).split())
+        return [work, call, *(one for name in names for one in _named(call, part(message, name))[1:])]
+    if "inner" not in message:
+        return [work]
+    if work == work_name(in_frame):
+        return [work, *_named(f"{ROOM}{message['inner']}", {k: v for k, v in message.items() if k != "inner"})]
+    if work == work_name(in_family):
+        return [work, *_named(f"{ROOM}{message['inner']}", message.get("message"))]
+    if work.startswith("coterie.engines.privacy."):
+        return [work, *_named(str(message["inner"]), message.get("message"))]
+    return [work]
 
 
 def learn(folder: Path, member: Member, names: Iterable[str]) -> None:
