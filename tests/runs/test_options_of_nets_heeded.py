@@ -33,6 +33,7 @@ TAKEN = {
 }
 """Values of hyper-parameters; of what is not here, another than the default."""
 MODEL = {"clip": 0.01, "momentum": 0.5, "ridge": 0.3, "dtype": "float64", "buffers": "averaged", "loss": "own"}
+MODEL |= {"optimizer": "Adam", "optimizer_args": {"weight_decay": 0.4}}
 MODEL |= {"score": "own", "greater_is_better": True, "inputs": ["x"], "target": "y", "heads": {"0": {"norm": True}}}
 FREE = {"strict", "device", "path", "args", "batched"}
 """What rightly changes nothing where nothing is broken or on one device, or says what the model is or how it runs."""
@@ -125,6 +126,7 @@ IDLE = [
     ({"method": "apfl", "net": {"momentum": 0.9}}, "momentum apfl one by one leave out"),
     ({"method": "dp-sgd", "net": {"clip": 1.0}}, "clip dp-sgd gradients leave out"),
     ({"method": "dp-sgd", "net": {"momentum": 0.5}}, "momentum dp-sgd gradients leave out"),
+    ({"method": "scaffold", "net": {"optimizer": "Adam"}}, "optimizer scaffold plain steps leave out"),
     ({"method": "pooled", "rounds": {"C": 0.5}}, "pooled no hyper-parameter 'C'"),
     ({"method": "local", "privacy": {"clip": 1.0, "noise": 1.0}}, "local sends nothing privacy hide"),
     ({"method": "found-groups", "rounds": {"restarts": 3}}, "restarts found-groups by = 'restarts' leave out"),
@@ -157,6 +159,7 @@ def test_momentum_of_rounds_of_one_step_is_noted():
 
 SHARED = [
     (["apfl"], {"net": {"momentum": 0.9}}, "momentum apfl"),  # local and pooled heed it
+    (["scaffold", "fedavg"], {"net": {"optimizer": "Adam"}}, "optimizer scaffold plain steps"),
     (["apfl", "async-l2gd"], {"rounds": {"alpha": 0.2}}, "alpha async-l2gd one cluster"),
     (
         ["similarity-network", "weighted-averaging"],

@@ -42,11 +42,11 @@ def update(
         on = np.flatnonzero(steps > s)
         here, done = site.take(on), t * steps[on] + s
         mixed = mix(a[on], v[on], x[on])
-        along = mixed - client.train(here, mixed, eta, 1, done, B)  # eta times the mixture's gradient
+        along = mixed - client.train(here, mixed, eta, 1, done, B, plain=True)  # eta times the mixture's gradient
         if adaptive and s == 0:
             turn[on] = np.sum((v[on] - x[on]) * along * moves, axis=1)
         v[on] -= a[on].astype(v.dtype)[:, None] * along
-        x[on] = client.train(here, x[on], eta, 1, done, B)
+        x[on] = client.train(here, x[on], eta, 1, done, B, plain=True)
         a = np.clip(a - turn, 0.0, 1.0) if s == 0 else a
     good = client.finite(x, v)
     site.state["v"] = np.where(good[:, None], v, before)

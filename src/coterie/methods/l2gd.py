@@ -45,7 +45,7 @@ def update(
     """The pull of a communication towards w, then ``steps`` local steps; ``done`` were before them."""
     towards = group_models(site, w, clusters, transport)
     theta = site.state.get("theta", towards)
-    new = client.train(site, theta - theta.dtype.type(pull) * (theta - towards), eta, steps, done, B)
+    new = client.train(site, theta - theta.dtype.type(pull) * (theta - towards), eta, steps, done, B, plain=True)
     good = client.finite(new)
     site.state["theta"] = np.where(good[:, None], new, theta)
     return client.make_reply(site, new, transport, good)

@@ -23,10 +23,13 @@ _NETWORK: dict[str, Any] = {"takes": ("network", "rounds")}
 _ALONE: dict[str, Any] = {"personal": EVERYTHING}
 _ONE: dict[str, Any] = {"pool_rows": True, "fixed_options": {"C": 1.0, "personal": (), "up": "none", "down": "none"}}
 _WHOLE: dict[str, Any] = {"B": 0, "personal": (), "up": "none", "down": "none"}
-_SENT = dict.fromkeys(("clip", "momentum"), "sends gradients, and only steps of a client's own heed it")
-_STEPWISE = {"idle": {"momentum": "takes local steps one by one, each from rest"}}
+_OPTIMIZER = ("optimizer", "optimizer_args")
+_SENT = dict.fromkeys(("clip", "momentum", *_OPTIMIZER), "sends gradients, and only steps of a client's own heed it")
+_PLAIN = dict.fromkeys(_OPTIMIZER, "takes plain steps, which its theory is about")
+_STEPWISE = {"idle": {"momentum": "takes local steps one by one, each from rest"} | _PLAIN}
 _PRIVATE: dict[str, Any] = {"defaults": {"eta": 0.1}, "fixed_options": _WHOLE, "idle": _SENT}
 _OWN: dict[str, Any] = {"all_own": True}
+_TIED = _OWN | {"idle": _PLAIN}
 _APART: dict[str, Any] = {"fixed_options": {"shared": ()}}
 _NO_NORM = (
     "Method 'fedbn' is about layers that normalise, and a formula has none: use 'fedper', with the columns that all "
@@ -36,13 +39,13 @@ _NORMALISES: dict[str, Any] = {"normalises": True, "fits": "", "rounds": "", "no
 _MAIN: tuple[str, Relation] = ("collaboration", "main client")
 _KNOWN: tuple[str, Relation] = ("group_sgd:GroupSGD", "groups")
 _SEEN = {"reveals": "clients' updates by themselves, to find groups"}
-_DRIFT = {"reveals": "clients' control variates, which have no bound"}
+_DRIFT = {"reveals": "clients' control variates, which have no bound", "idle": _PLAIN}
 _BEGUN = {"idle": {"spread": "begins at the net's own first numbers"}}
 _IFCA: tuple[str, Relation, dict[str, Any]] = ("ifca:IFCA", "found groups", _OWN | _SEEN | _BEGUN)
 _CFL: tuple[str, Relation, dict[str, Any]] = ("cfl:CFL", "found groups", _OWN | _SEEN)
 _FOUND: tuple[str, Relation, dict[str, Any]] = ("found_groups:FoundGroups", "found groups", _SEEN)
 _PULLED: tuple[str, Relation] = ("group_penalty:GroupPenalty", "groups")
-_L2GD: tuple[str, Relation, dict[str, Any]] = ("l2gd:L2GD", "groups", _OWN)
+_L2GD: tuple[str, Relation, dict[str, Any]] = ("l2gd:L2GD", "groups", _TIED)
 _GROUPED: dict[str, Any] = {"E": 1, "own": "averaged", "weigh": "rows"}
 _SHAPES, _TRIED = {"shapes": True, "tried": True}, {"tried": True}
 _LAYERS: dict[str, Any] = {"layout": "personal"}
@@ -64,7 +67,7 @@ def _over(name: str, summary: str, room: str, about: Relation, options: str = "O
 
 def _nets(path: str, reveals: str, gradients: bool = False, **defaults: Any) -> dict[str, Any]:
     """What a method for tables says of its class over any objective, whose layers may be split."""
-    more = {"layout": "personal", "splits": False, "reveals": reveals, "idle": _SENT if gradients else {}}
+    more = {"layout": "personal", "splits": False, "reveals": reveals, "idle": _SENT if gradients else _PLAIN}
     more["tried"] = reveals != _COINS  # whose steps need tuning on nets
     return {"trains": path, "defaults": STEPS | {"tau": 5} | defaults, **more}
 
@@ -107,7 +110,7 @@ _EVERY = (
     _trains("scaffold", "clients' steps corrected for their drift", "scaffold:Scaffold", more=_DRIFT),
     _trains("ditto", "own models pulled to the average", "ditto:Ditto", more=_OWN | _TRIED, lam=0.1, s=5),
     _trains("pfedme", "own models in Moreau envelopes", "pfedme:PFedMe", more=_OWN, lam=5.0, alpha=0.05, R=5),
-    _trains("l2gd", "own models pulled to their mean where a coin falls so", "l2gd:L2GD", more=_OWN, lam=0.1),
+    _trains("l2gd", "own models pulled to their mean where a coin falls so", "l2gd:L2GD", more=_TIED, lam=0.1),
     _trains("apfl", "own models mixed with the average", "apfl:APFL", more=_OWN | _STEPWISE),
     _trains("fedper", "own last layers", "fedper:FedPer", "layers", _LAYERS | _TRIED),
     _trains("fedrep", "own last layers, trained first", "fedrep:FedRep", "layers", _LAYERS),

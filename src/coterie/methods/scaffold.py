@@ -53,7 +53,7 @@ def update(
     own = site.state.get("c", np.zeros((len(site), len(c)), dtype=x.dtype))
     shift = np.zeros(x.shape, dtype=x.dtype)
     shift[:, shared] = c - own
-    y = client.train(site, x, eta, steps, t * steps, B, shift=shift)
+    y = client.train(site, x, eta, steps, t * steps, B, shift=shift, plain=True)
     if option == 1:
         site.count(gradients=len(site))
         plus = gradient(site.objective, x, Draws.of_all(len(site)))[:, shared]

@@ -48,6 +48,7 @@ class Walk:
     shift: Floats | None = None  # (m, d)
     on: npt.NDArray[Any] | None = None  # (d,) 1 for parameters that move, 0 for those that stay; by default all move
     fresh: bool = True  # whether every step draws its rows; otherwise all look at those of the first
+    plain: bool = False  # whether steps go along gradients, whatever optimiser the objective has
 
     def of(self, rows: Ints) -> Walk:
         """Those of some clients."""
@@ -185,7 +186,7 @@ def descend(objective: Any, theta: Floats, step: Floats, steps: Ints, draws: Dra
     if isinstance(objective, WeightedRows):
         return objective.descend(theta, step, steps, draws, on)
     if isinstance(objective, Sampled):
-        return objective.walk(theta, Walk(step * objective.sizes(), steps, draws, on=on))
+        return objective.walk(theta, Walk(step * objective.sizes(), steps, draws, on=on, plain=True))
     theta = np.array(theta)
     for s in range(int(steps.max(initial=0))):
         go = np.flatnonzero(steps > s)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from coterie.errors import CoterieError
+from coterie.objectives.step_rules import Optimizer
 from coterie.options import Checked, Option, declared, of, shown, unheeded
 from coterie.runs.in_memory import code
 
@@ -106,6 +107,10 @@ class Torch(Checked):
     clip: Annotated[float | None, Option("Largest norm of a step's gradient.", above=0.0)] = None
     momentum: Annotated[float, Option("Of local steps.", low=0.0, below=1.0)] = 0.0
     ridge: Annotated[float, Option("Weight decay of local steps.", low=0.0)] = 0.0
+    optimizer: Annotated[Optimizer, Option("Of local steps: a class of torch.optim, anew in every round.")] = "SGD"
+    optimizer_args: Annotated[dict[str, Any], Option("Its arguments beside the step size eta, as in torch.")] = field(
+        default_factory=dict
+    )
     batched: Annotated[
         bool | None, Option("Whether clients run as one batch; by default a small net without convolutions does.")
     ] = None

@@ -35,6 +35,7 @@ _ARGS = 100
 """Most arguments of a saved model, and entries of one of them."""
 _SOFTMAX = ("path", "ridge", "greater_is_better")
 """Keys of [model] that softmax heeds; the last says nothing without a score of one's own, whatever the model."""
+_STEPS = ("clip", "momentum", "optimizer", "optimizer_args")
 SCORED = ("cross_entropy", "bce")
 """Losses whose outcomes are classes, so that there is an accuracy."""
 
@@ -77,7 +78,7 @@ def objective_of(
         return replace(made, X=X)  # a client with rows that are not finite is left out and named when it trains
     made = network(config)
     deep, _ = _deep()
-    options = {key: model[key] for key in ("dtype", "device", "buffers", "clip", "momentum", "batched")}
+    options = {key: model[key] for key in ("dtype", "device", "buffers", "batched", *_STEPS)}
     loss, score = model["loss"], model["score"]
     options |= {"ridge": ridge, "loss": _found(config, loss, "The loss") if ":" in loss else loss}
     options["score"] = None if score is None else _found(config, score, "The score")

@@ -366,3 +366,75 @@ def test_broken_rows_are_known() -> None:
     X[STARTS[2] + 3, 1] = np.nan
     objective = Deep.of(mlp, X, y, STARTS, STOPS)
     np.testing.assert_array_equal(objective.has_finite_gradient(), np.arange(M) != 2)
+
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+    "Adam": {"betas": [0.8, 0.9], "amsgrad": True},
+    "AdamW": {"weight_decay": 0.3},
+    **{"NAdam": {}, "RAdam": {}, "Adamax": {}, "Adadelta": {"rho": 0.7}},
+    **{"RMSprop": {"alpha": 0.8, "momentum": 0.5, "centered": True}, "Adagrad": {"lr_decay": 0.1}},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("kind", "dtype"), [("mlp", "float64"), ("mlp", "float32"), ("cnn", "float64")])
+def test_optimisers_are_torchs_batched_and_alone(name: str, kind: str, dtype: str) -> None:
+    """A loop of torch's own optimiser for each client, whose gradient has a pull, and whose middle layer rests."""
+    (make, shape), args = KINDS[kind], OPTIMIZERS[name]
+    (X, y), eta = data(*shape), np.full(M, 0.05)
+    how = {"dtype": dtype, "clip": 0.4, "optimizer": name, "optimizer_args": args}
+    found, tolerance = [], 1e-12 if dtype == "float64" else 1e-6
+    for batched in (True, False):
+        objective = deep(make, shape, batched=batched, **how)
+        assert (objective.batched is not None) == batched
+        theta = models(objective)
+        anchor = models(objective, 8)
+        rests = np.arange(objective.dim) < list(objective.names.values())[0]  # the first layer's weights
+        by = Walk(eta, STEPS, draws(4), anchor=anchor, pull=0.3, on=1.0 * ~rests)
+        found.append(objective.walk(theta, by))
+        assert objective.batched is None or objective.batched.works
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=tolerance)
+    for i in np.flatnonzero(COUNTS):
+        module = make().to(getattr(torch, dtype))
+        load(module, theta[i])
+        first, *trained = module.parameters()
+        towards = make().to(getattr(torch, dtype))
+        load(towards, anchor[i])
+        optimizer = getattr(torch.optim, name)(trained, lr=0.05, **args)
+        for s in range(STEPS[i]):
+            here = rows_of(IDS, i, 4 + s, 4, STARTS[i], STOPS[i])
+            module.zero_grad()
+            F.cross_entropy(module(torch.as_tensor(X[here]).to(first.dtype)), torch.as_tensor(y[here])).backward()
+            norm = torch.stack([p.grad.square().sum() for p in (first, *trained)]).sum().sqrt()
+            for p, a in zip(module.parameters(), towards.parameters(), strict=True):
+                p.grad = p.grad * min(1.0, 0.4 / float(norm)) + 0.3 * (p.detach() - a.detach())
+            optimizer.step()
+        np.testing.assert_allclose(found[0][i], flat(module), rtol=0, atol=tolerance)
+
+
+def test_plain_walks_and_steps_of_several_sizes_of_an_optimiser() -> None:
+    plain, adam = deep(batched=True), deep(batched=True, optimizer="Adam")
+    theta, alone = models(plain), deep(batched=False, optimizer="Adam")
+    same = [o.walk(theta, Walk(ETA, STEPS, draws(4), plain=True)) for o in (plain, adam)]
+    np.testing.assert_array_equal(*same)
+    several = [o.walk(theta, Walk(ETA, STEPS, draws(4))) for o in (adam, alone)]  # batched, they would need one size
+    np.testing.assert_array_equal(*several)
+    assert not np.allclose(several[0], same[0])
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"optimizer": "Adma"}, "optimizer must be SGD, .* not 'Adma'. Did you mean 'Adamax', 'Adam'"),
+        ({"optimizer": "Adam", "optimizer_args": {"lr": 0.1}}, "optimizer_args of Adam has no argument 'lr'"),
+        ({"optimizer": "Adam", "optimizer_args": {"beta": 0.1}}, "no argument 'beta'. Did you mean 'betas'"),
+        ({"optimizer": "Adam", "optimizer_args": {"eps": -1.0}}, "Adam cannot be made of .*eps.*: Invalid epsilon"),
+        ({"optimizer": "Adam", "optimizer_args": {"betas": 0.5}}, "Adam cannot be made of"),
+        ({"optimizer_args": {"nesterov": True}}, "SGD cannot be made of .*Nesterov momentum requires a momentum"),
+        ({"optimizer": "Adam", "momentum": 0.9}, "momentum is that of plain steps"),
+    ],
+)
+def test_optimisers_that_cannot_be_are_refused(how: dict[str, Any], says: str) -> None:
+    with pytest.raises(CoterieError, match=says):
+        deep(**how)

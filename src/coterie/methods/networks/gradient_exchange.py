@@ -173,7 +173,7 @@ def send(
 def met(site: Site, theta: Floats, t: int, batch: int, eta: float, tau: int, seed: int) -> Floats:
     """The mean gradient (m, d1) met on tau local steps from theta (m, d1); what never leaves a client stays with it."""
     how: client.ModelTransport = {"seed": seed}
-    end = client.train(site, client.start_from(site, theta, how), eta, tau, t * tau, batch)
+    end = client.train(site, client.start_from(site, theta, how), eta, tau, t * tau, batch, plain=True)
     g = (theta - client.split(site, end, client.finite(end), how)) / theta.dtype.type(eta * tau)
     return np.asarray(np.where(client.finite(end)[:, None], g, np.nan), dtype=np.float64)
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from coterie.errors import CoterieError
 from coterie.numerics.arrays import Floats, Ints, kernel
 from coterie.numerics.keyed_random import key, whole
 from coterie.objectives.deep.architecture import Architecture
+from coterie.objectives.deep.optimizers import StackedOptimizer, need_optimizer
 from coterie.objectives.gradient_steps import Walk
+from coterie.objectives.step_rules import Optimizer
 from coterie.options import Checked, Option
 
 
@@ -25,13 +28,29 @@ class Training(Checked):
     clip: Annotated[float | None, Option("Longest gradient of a step; longer ones are shortened.", above=0.0)] = None
     ridge: Annotated[float, Option("Weight decay: ``ridge |theta|^2 / 2`` beside every row's loss.", low=0.0)] = 0.0
     momentum: Annotated[float, Option("Heavy ball, from rest in every run of local steps.", low=0.0, below=1.0)] = 0.0
+    optimizer: Annotated[Optimizer, Option("Class of ``torch.optim``, anew in every run of local steps.")] = "SGD"
+    optimizer_args: Annotated[dict[str, Any], Option("Its arguments beside the step size.")] = field(
+        default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.momentum and not self.plain:
+            raise CoterieError("momentum is that of plain steps: say it in optimizer_args instead, or leave it out.")
+        if not self.plain:
+            need_optimizer(self.optimizer, self.optimizer_args)
+
+    @property
+    def plain(self) -> bool:
+        """Whether steps go along gradients, with or without momentum."""
+        return self.optimizer == "SGD" and not self.optimizer_args
 
 
 class Stepper:
     """Local steps on layers (m, ...), which move in place, with gradients clipped over all layers of a client.
 
     They are ``theta -= eta * on * (clipped g + shift + pull (theta - anchor))``; with momentum they go along
-    ``v <- momentum v + g``, from v = 0.
+    ``v <- momentum v + g``, from v = 0. An optimiser takes what stands in brackets as its gradient.
     """
 
     def __init__(self, of: Architecture, layers: Sequence[Tensor], by: Walk, training: Training) -> None:
@@ -41,29 +60,51 @@ class Stepper:
         self.clip, self.momentum = training.clip, training.momentum
         self._velocity: list[Tensor] = []
         self._first = float(by.eta[0]) if len(by.eta) else 0.0
+        self.optimizer = None
+        if len(by.eta) and not (by.plain or training.plain):
+            if (by.eta != self._first).any():  # one after another they may
+                raise ValueError("An optimiser takes steps of one size.")
+            self.optimizer = StackedOptimizer(training.optimizer, training.optimizer_args, layers, self._first)
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor]) -> None:
         """One step of the first k clients, from their gradients (k, ...)."""
         k = len(grads[0])
         plain = self.anchor is None and self.shift is None and self.on is None and not self.momentum
-        if k == 1 and plain and self.clip is None:  # one call for all layers
+        if k == 1 and plain and self.clip is None and self.optimizer is None:  # one call for all layers
             torch._foreach_add_([layer[:1] for layer in self.layers], list(grads), alpha=-self._first)
             return
         scale = None if self.clip is None else self._within(grads, self.clip)
-        for j, (layer, g) in enumerate(zip(self.layers, grads, strict=True)):
-            wide = (k,) + (1,) * (g.ndim - 1)
-            if scale is not None:
-                g = g * scale.view(wide)
-            if self.anchor is not None:
-                g = g + self.pull * (layer[:k] - self.anchor[j][:k])
-            if self.shift is not None:
-                g = g + self.shift[j][:k]
+        along = [self._local(j, g, scale) for j, g in enumerate(grads)]
+        if self.optimizer is not None:
+            self._optimized(self.optimizer, along)
+            return
+        for j, (layer, g) in enumerate(zip(self.layers, along, strict=True)):
             if self.momentum:
                 g = self._heavy(j, g)
             if self.on is not None:
                 g = g * self.on[j]
-            layer[:k].addcmul_(g, self.eta[:k].view(wide), value=-1.0)
+            layer[:k].addcmul_(g, self.eta[:k].view((k,) + (1,) * (g.ndim - 1)), value=-1.0)
+
+    def _local(self, j: int, g: Tensor, scale: Tensor | None) -> Tensor:
+        """The gradient (k, ...) of the local objective in layer j: clipped, with what pulls and shifts."""
+        k = len(g)
+        if scale is not None:
+            g = g * scale.view((k,) + (1,) * (g.ndim - 1))
+        if self.anchor is not None:
+            g = g + self.pull * (self.layers[j][:k] - self.anchor[j][:k])
+        return g if self.shift is None else g + self.shift[j][:k]
+
+    def _optimized(self, optimizer: StackedOptimizer, along: list[Tensor]) -> None:
+        """A step of the optimiser, in which what rests does, whatever decay there is."""
+        if self.on is None:
+            optimizer.step(along)
+            return
+        moves = [on > 0 for on in self.on]
+        before = [layer[: len(g)].clone() for layer, g in zip(self.layers, along, strict=True)]
+        optimizer.step([g * m for g, m in zip(along, moves, strict=True)])
+        for layer, was, m in zip(self.layers, before, moves, strict=True):
+            torch.where(m, layer[: len(was)], was, out=layer[: len(was)])
 
     def _within(self, grads: Sequence[Tensor], clip: float) -> Tensor:
         """What brings the gradients within the clip (k,)."""

@@ -69,6 +69,8 @@ class Deep(RowRanges):
         clip: float | None = None,
         ridge: float = 0.0,
         momentum: float = 0.0,
+        optimizer: str = "SGD",
+        optimizer_args: Mapping[str, Any] | None = None,
         batched: bool | None = None,
         labels: Sequence[str] | None = None,
     ) -> Deep:
@@ -98,7 +100,7 @@ class Deep(RowRanges):
             Or "cuda", "cuda:1", ...
         buffers : {"personal", "averaged", "refused"}, default "personal"
             Whether BatchNorm's statistics stay at home, are averaged like parameters, or are an error.
-        clip, ridge, momentum
+        clip, ridge, momentum, optimizer, optimizer_args
             See :class:`Training`.
         batched : bool, optional
             Whether several clients run as one batch; by default where the model is small and has no convolutions.
@@ -115,7 +117,8 @@ class Deep(RowRanges):
         architecture = Architecture(model, loss, score, dtype, device, buffers)
         rows = Tensors(X, y, architecture.dtype, architecture.device)
         rows.labels = labels
-        return cls._made(architecture, rows, (starts, stops), weights, Training(clip, ridge, momentum), batched)
+        how = Training(clip, ridge, momentum, optimizer, dict(optimizer_args or {}))  # type: ignore[arg-type]
+        return cls._made(architecture, rows, (starts, stops), weights, how, batched)
 
     @classmethod
     def of_clients(
@@ -126,6 +129,8 @@ class Deep(RowRanges):
         clip: float | None = None,
         ridge: float = 0.0,
         momentum: float = 0.0,
+        optimizer: str = "SGD",
+        optimizer_args: Mapping[str, Any] | None = None,
         **architecture: Any,
     ) -> Deep:
         """From one Dataset, DataLoader or pair (X, y) for each client, in a list or by name; else as :meth:`of`.
@@ -138,7 +143,8 @@ class Deep(RowRanges):
         of = Architecture(model, **architecture)
         rows = of_clients(clients, of.dtype, of.device)
         batched = None if isinstance(rows, Tensors) else False
-        return cls._made(of, rows, (rows.starts, rows.stops), None, Training(clip, ridge, momentum), batched)
+        how = Training(clip, ridge, momentum, optimizer, dict(optimizer_args or {}))  # type: ignore[arg-type]
+        return cls._made(of, rows, (rows.starts, rows.stops), None, how, batched)
 
     @classmethod
     def _made(
@@ -179,9 +185,12 @@ class Deep(RowRanges):
     @property
     def idle(self) -> tuple[str, ...]:
         """What of ``Training`` changed nothing so far, in sentences."""
-        if not self.training.momentum or self.walked.get("steps") != 1:
+        if self.walked.get("steps") != 1 or (self.training.plain and not self.training.momentum):
             return ()
-        return ("momentum changes nothing: it begins at rest in every round, and no client took two steps in one.",)
+        if self.training.plain:
+            return ("momentum changes nothing: it begins at rest in every round, and no client took two steps in one.",)
+        name = self.training.optimizer
+        return (f"{name} begins anew in every round, and no client took two steps in one: none remembers another.",)
 
     @property
     def kept(self) -> tuple[str, ...]:

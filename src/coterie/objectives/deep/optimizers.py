@@ -1,0 +1,61 @@
+"""Local steps by torch's own optimisers, which treat every number by itself: one of them steps for many clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.errors import CoterieError
+from coterie.objectives.deep.architecture import short
+from coterie.options import need_names
+
+_OURS = ("params", "lr", "maximize", "foreach", "fused", "capturable", "differentiable")
+"""Arguments that are not the user's: the step size is eta, and the others are of how torch runs."""
+
+
+def need_optimizer(name: str, args: Mapping[str, Any]) -> None:
+    """Raise for arguments that a class of ``torch.optim`` does not take, or not with these values."""
+    known = [key for key in signature(getattr(torch.optim, name)).parameters if key not in _OURS]
+    need_names(f"optimizer_args of {name}", args, known, "argument")
+    try:
+        StackedOptimizer(name, args, [torch.zeros(1, 1)], 0.1).step([torch.zeros(1, 1)])
+    except Exception as problem:
+        raise CoterieError(f"optimizer_args: {name} cannot be made of {dict(args)}: {short(problem)}.") from problem
+
+
+class StackedOptimizer:
+    """An optimiser of ``torch.optim`` on layers (m, ...) of m clients, which move in place, from its first step on."""
+
+    def __init__(self, name: str, args: Mapping[str, Any], layers: Sequence[Tensor], eta: float) -> None:
+        given = {key: tuple(value) if isinstance(value, list) else value for key, value in args.items()}
+        self.make: Callable[..., torch.optim.Optimizer] = partial(getattr(torch.optim, name), lr=eta, **given)
+        self.optimizer = self.make(list(layers))
+
+    @torch.no_grad()
+    def step(self, grads: Sequence[Tensor]) -> None:
+        """One step of the first k clients, from their gradients (k, ...); k must not rise."""
+        if len(grads[0]) < len(self._layers[0]):
+            self._keep(len(grads[0]))
+        for layer, g in zip(self._layers, grads, strict=True):
+            layer.grad = g
+        self.optimizer.step()
+
+    @property
+    def _layers(self) -> list[Tensor]:
+        layers: list[Tensor] = self.optimizer.param_groups[0]["params"]
+        return layers
+
+    def _keep(self, k: int) -> None:
+        """Go on with the first k clients, on views of their layers and of what is remembered of each number."""
+        before, state = self._layers, self.optimizer.state
+        self.optimizer = self.make([layer[:k] for layer in before])
+        for layer, was in zip(self._layers, before, strict=True):
+            self.optimizer.state[layer] = {
+                name: value[:k] if isinstance(value, Tensor) and value.shape == was.shape else value
+                for name, value in state[was].items()
+            }
