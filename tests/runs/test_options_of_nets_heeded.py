@@ -29,6 +29,7 @@ TAKEN = {
     **{"weigh": "clients", "p0": 0.6, "eps1": 0.0, "eps2": 90.0, "gamma": 0.9, "gap": 1e-1, "relearn": 1, "option": 1},
     **{"rounds": 1, "restarts": 3, "mu": 0.4, "margin": 2.0, "bend": 0.3, "steps": 3, "alone": 1, "adaptive": True},
     **{"rule": "median", "spread": 0.2, "personal": ["body*"], "shared": ["head*"]},
+    **{"schedule_args": {"gamma": 0.5}},
     **{"untied": ["head*"], "free": ["head*"], "regions": {"0": "a", "1": "b"}, "beta": 0.3},
 }
 """Values of hyper-parameters; of what is not here, another than the default."""

@@ -287,3 +287,45 @@ def test_there_are_no_rows_to_draw():
 def test_what_cannot_be_is_named(make, sentence):
     with pytest.raises(CoterieError, match=sentence):
         make()
+
+
+SCHEDULES = {
+    "ConstantLR": ({"factor": 0.5, "total_iters": 2}, lambda t: 0.5 if t < 2 else 1.0),
+    "LinearLR": ({"start_factor": 0.2, "total_iters": 4}, lambda t: 0.2 + 0.8 * min(t, 4) / 4),
+    "PolynomialLR": ({"total_iters": 5, "power": 2.0}, lambda t: (1 - min(t, 5) / 5) ** 2),
+    "ExponentialLR": ({"gamma": 0.8}, lambda t: 0.8**t),
+    "StepLR": ({"step_size": 3, "gamma": 0.1}, lambda t: 0.1 ** (t // 3)),
+    "MultiStepLR": ({"milestones": [2, 5], "gamma": 0.1}, lambda t: 0.1 ** ((t >= 2) + (t >= 5))),
+    "CosineAnnealingLR": ({"T_max": 6}, lambda t: (1 + np.cos(np.pi * t / 6)) / 2),
+    "CosineAnnealingWarmRestarts": ({"T_0": 3}, lambda t: (1 + np.cos(np.pi * (t % 3) / 3)) / 2),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_are_the_formulas_of_torchs_pages(name):
+    """And a run by name is one by the same function, whatever round was asked for first."""
+    args, share = SCHEDULES[name]
+    method, plain = FedAvg(eta=0.3, schedule=name, schedule_args=args), FedAvg(eta=lambda t: 0.3 * share(t))
+    np.testing.assert_allclose([method.rate(t) for t in (6, *range(7))], [0.3 * share(t) for t in (6, *range(7))])
+    run = []
+    for one in (method, plain):
+        fed, o = InProcess(quadratic()), quadratic()
+        *_, state = one.run(fed, [6], one.init(fed, np.ones(o.dim)))
+        run.append(state["w"])
+    np.testing.assert_allclose(*run, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"schedule": "Cosine"}, "schedule must be ConstantLR, .* or CosineAnnealingWarmRestarts, not 'Cosine'"),
+        ({"schedule": "CosineAnnealingLR"}, "CosineAnnealingLR cannot be made of {}: .*T_max"),
+        ({"schedule": "StepLR", "schedule_args": {"step": 3}}, "schedule_args of StepLR has no argument 'step'"),
+        ({"schedule": "StepLR", "schedule_args": {"last_epoch": 3}}, "StepLR has no argument 'last_epoch'"),
+        ({"schedule": "ConstantLR", "schedule_args": {"factor": 3.0}}, "ConstantLR cannot be made of .*factor"),
+        ({"schedule": "ConstantLR", "eta": lambda t: 0.1}, "eta is a function of the round already"),
+    ],
+)
+def test_schedules_that_cannot_be_are_refused(given, says):
+    with pytest.raises(CoterieError, match=says):
+        FedAvg(**{"eta": 0.1} | given)

@@ -390,7 +390,7 @@ def test_optimisers_are_torchs_batched_and_alone(name: str, kind: str, dtype: st
         assert (objective.batched is not None) == batched
         theta = models(objective)
         anchor = models(objective, 8)
-        rests = np.arange(objective.dim) < list(objective.names.values())[0]  # the first layer's weights
+        rests = np.arange(objective.dim) < next(iter(objective.names.values()))  # the first layer's weights
         by = Walk(eta, STEPS, draws(4), anchor=anchor, pull=0.3, on=1.0 * ~rests)
         found.append(objective.walk(theta, by))
         assert objective.batched is None or objective.batched.works

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.parameters import initial_parameters, precision
+from coterie.objectives.step_rules import Schedule
 from coterie.options import Checked, Declared, Option
 
 State = dict[str, Any]
@@ -68,6 +70,10 @@ class LocalTraining(Checked, Stepwise):
     """
 
     eta: Annotated[float | Callable[[int], float], Option("Local step size, or eta(t) of round t.", above=0.0)]
+    schedule: Annotated[Schedule | None, Option("Of eta over rounds: a class of torch.optim.lr_scheduler.")] = None
+    schedule_args: Annotated[dict[str, Any], Option("Its arguments, a round an epoch.", beside=("schedule", ()))] = (
+        field(default_factory=dict)
+    )
     B: Annotated[int, Option("Rows of a step, drawn with replacement; 0 takes all.", low=0)] = 0
     C: Annotated[float, Option("Share of the clients in a round, one at least.", above=0.0, high=1.0)] = 1.0
     seed: Annotated[int, Option("Of who takes part and of the first model; rows are drawn by the engine's.", low=0)] = 0
@@ -79,6 +85,11 @@ class LocalTraining(Checked, Stepwise):
     told: ClassVar[tuple[str, ...]] = ()  # options that they are told for it, beside the step size and the round
     bends: ClassVar[str] = ""  # which option bends the losses of local steps beside their own curvature
     strict: Annotated[bool, Option("Whether a client that diverges, or has no gradient, ends the run.")] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.schedule is not None:
+            self.rate(0)
 
     @classmethod
     def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,8 +118,17 @@ class LocalTraining(Checked, Stepwise):
 
     def rate(self, t: int) -> float:
         """The step size of round t."""
-        value = self.eta(t) if callable(self.eta) else self.eta
-        return float(_RATE.read(value))
+        if self.schedule is None:
+            return float(_RATE.read(self.eta(t) if callable(self.eta) else self.eta))
+        if callable(self.eta):
+            raise CoterieError("eta is a function of the round already: leave schedule out.")
+        try:
+            from coterie.objectives.deep.optimizers import step_sizes
+        except ModuleNotFoundError as problem:
+            raise CoterieError(
+                "schedule needs PyTorch, whose schedulers it names: pip install 'coterie[torch]'."
+            ) from (problem)
+        return step_sizes(self.schedule, json.dumps(self.schedule_args, sort_keys=True, default=str), self.eta).at(t)
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round, at w, all (d,) or the shared (d1,), by default the objective's own."""

@@ -1,9 +1,13 @@
-"""Local steps by torch's own optimisers, which treat every number by itself: one of them steps for many clients."""
+"""Local steps by torch's own optimisers, which treat every number by itself: one of them steps for many clients.
+
+And step sizes over rounds, by torch's own schedulers.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from inspect import signature
 from typing import Any
 
@@ -16,6 +20,7 @@ from coterie.options import need_names
 
 _OURS = ("params", "lr", "maximize", "foreach", "fused", "capturable", "differentiable")
 """Arguments that are not the user's: the step size is eta, and the others are of how torch runs."""
+_RUNS = ("optimizer", "last_epoch", "verbose")
 
 
 def need_optimizer(name: str, args: Mapping[str, Any]) -> None:
@@ -26,6 +31,37 @@ def need_optimizer(name: str, args: Mapping[str, Any]) -> None:
         StackedOptimizer(name, args, [torch.zeros(1, 1)], 0.1).step([torch.zeros(1, 1)])
     except Exception as problem:
         raise CoterieError(f"optimizer_args: {name} cannot be made of {dict(args)}: {short(problem)}.") from problem
+
+
+class StepSizes:
+    """Step sizes over rounds from eta on, by a scheduler of ``torch.optim.lr_scheduler``."""
+
+    def __init__(self, name: str, args: Mapping[str, Any], eta: float) -> None:
+        made, self.optimizer = getattr(torch.optim.lr_scheduler, name), torch.optim.SGD([torch.zeros(1)], lr=eta)
+        need_names(f"schedule_args of {name}", args, [key for key in signature(made).parameters if key not in _RUNS])
+        try:
+            self.scheduler = made(self.optimizer, **args)
+        except Exception as problem:
+            raise CoterieError(f"schedule_args: {name} cannot be made of {dict(args)}: {short(problem)}.") from problem
+        self.sizes = [self._now]
+
+    @property
+    def _now(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def at(self, t: int) -> float:
+        """That of round t, from 0."""
+        while len(self.sizes) <= t:
+            self.optimizer.step()  # of nothing: a scheduler steps after it
+            self.scheduler.step()
+            self.sizes.append(self._now)
+        return self.sizes[t]
+
+
+@lru_cache(maxsize=64)
+def step_sizes(name: str, args: str, eta: float) -> StepSizes:
+    """The same, once for each arguments, which are JSON."""
+    return StepSizes(name, json.loads(args), eta)
 
 
 class StackedOptimizer:
