@@ -50,6 +50,7 @@ ALIKE = {
     *("fedavg-head", "fedavg-head-coded", "pfedme-head", "pfedme-coded", "ifca-head-coded"),
     *("group-sgd-own", "group-sgd-given", "group-sgd-coded", "similarity-network-rows", "similarity-network-part"),
     *("similarity-network-phases", "similarity-network-bytes"),
+    *("fedbabu-rows", "per-fedavg-rows", "feddyn-rows", "fedala-coded"),
 }
 """Rows whose options (drawn rows, a head, codes) meet faults in another row of their method, or of one like it."""
 KEPT = ("deep-fedavg", "deep-fedbn")

@@ -1,4 +1,4 @@
-"""Rows of the registry for more methods in which clients train at home: FedProx, SCAFFOLD, APFL, FedPer, FedRep."""
+"""Rows of the registry for more methods in which clients train at home: FedProx, SCAFFOLD, APFL, FedPer, FedRep, ..."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 
 from coterie.methods.apfl import APFL
+from coterie.methods.fedala import FedALA
+from coterie.methods.fedbabu import FedBABU
+from coterie.methods.feddyn import FedDyn
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrep import FedRep
 from coterie.methods.l2gd import L2GD
+from coterie.methods.per_fedavg import PerFedAvg
 from coterie.methods.scaffold import Scaffold
 from tests.contract.baseline_cases import baseline, classes, envelopes, optimum
 from tests.contract.cases import Problem, grouped, quadratic
@@ -53,4 +57,10 @@ MORE_BASELINES = [
     baseline("fedper-rows", FedPer(eta=0.1, personal=("1", "2"), finetune=3, **ROWS), classes, random=True),
     baseline("fedrep", FedRep(eta=0.35, H=5, personal=("2",)), quadratic, to_optimum=16, optimum=common),
     baseline("fedrep-rows", FedRep(eta=0.1, H=3, personal=("1", "2"), **ROWS), classes, random=True),
+    baseline("fedbabu-rows", FedBABU(eta=0.1, personal=("1", "2"), finetune=3, **ROWS), classes, random=True),
+    baseline("per-fedavg-rows", PerFedAvg(eta=0.1, alpha=0.1, delta=0.1, **ROWS), classes, random=True),
+    baseline("feddyn", FedDyn(eta=0.2, E=5, alpha=1.0), quadratic, to_optimum=40, optimum=optimum),
+    baseline("feddyn-rows", FedDyn(eta=0.1, alpha=0.5, **ROWS), classes, random=True),
+    baseline("fedala-rows", FedALA(eta=0.1, layers=("1", "2"), warmup=2, **ROWS), classes, random=True),
+    baseline("fedala-coded", FedALA(eta=0.1, B=2, warmup=2, up="qsgd:6", down="tv:4"), classes, random=True),
 ]

@@ -115,7 +115,9 @@ ON_A_TABLE = (
         "fedrep",
     ),
     *("ifca", "cfl", "found-groups", "group-sgd", "cluster-l2gd", "group-models", "group-penalty"),
+    *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala"),
 )
+LAYERS = ("fedper", "fedrep", "fedbabu", "lg-fedavg")
 NETWORK = {"space": "model", "k": 4, "lam": 0.7}
 TABLES: dict[str, Callable[[], Numbers]] = {
     **{
@@ -179,7 +181,7 @@ TABLES: dict[str, Callable[[], Numbers]] = {
     ),
     **{
         f"{method} on a table": partial(
-            fitted, method=method, rounds=12, splits=0, shared=("hours",) if method in ("fedper", "fedrep") else ()
+            fitted, method=method, rounds=12, splits=0, shared=("hours",) if method in LAYERS else ()
         )
         for method in ON_A_TABLE
     },
@@ -200,6 +202,7 @@ TABLES: dict[str, Callable[[], Numbers]] = {
 TRAINERS = (
     *("local", "pooled", "fedavg", "fedavg-finetune", "fedprox", "scaffold", "ditto", "pfedme", "l2gd", "apfl"),
     *("fedper", "fedrep", "ifca", "cfl", "found-groups", "group-sgd", "cluster-l2gd", "group-models", "group-penalty"),
+    *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala"),
 )
 SETTING: dict[str, dict[str, Any]] = {
     "data": {"source": "digits", "partition": "rotated", "clients": 8, "rows": 320},
@@ -208,7 +211,9 @@ SETTING: dict[str, dict[str, Any]] = {
 }
 NET = {"path": "mlp", "args": {"sizes": [64, 8, 10]}, "dtype": "float32"}
 HEAD: dict[str, Any] = {"layout": {"personal": ["head*"]}}
-LAYERED = {"fedper": HEAD, "fedrep": HEAD, "group-penalty": HEAD, "group-sgd": {"layout": {"shared": ["dense*"]}}}
+LAYERED = dict.fromkeys(("fedper", "fedrep", "fedbabu", "group-penalty"), HEAD)
+BODY: dict[str, Any] = {"layout": {"shared": ["dense*"]}}
+LAYERED |= dict.fromkeys(("group-sgd", "lg-fedavg"), BODY)
 
 
 def trained(

@@ -30,6 +30,7 @@ _STEPWISE = {"idle": {"momentum": "takes local steps one by one, each from rest"
 _PRIVATE: dict[str, Any] = {"defaults": {"eta": 0.1}, "fixed_options": _WHOLE, "idle": _SENT}
 _OWN: dict[str, Any] = {"all_own": True}
 _TIED = _OWN | {"idle": _PLAIN}
+_STEPPED: dict[str, Any] = _OWN | _STEPWISE
 _APART: dict[str, Any] = {"fixed_options": {"shared": ()}}
 _NO_NORM = (
     "Method 'fedbn' is about layers that normalise, and a formula has none: use 'fedper', with the columns that all "
@@ -40,6 +41,7 @@ _MAIN: tuple[str, Relation] = ("collaboration", "main client")
 _KNOWN: tuple[str, Relation] = ("group_sgd:GroupSGD", "groups")
 _SEEN = {"reveals": "clients' updates by themselves, to find groups"}
 _DRIFT = {"reveals": "clients' control variates, which have no bound", "idle": _PLAIN}
+_SUMMED = {"reveals": "clients' changes as they are, neither clipped nor with noise"}
 _BEGUN = {"idle": {"spread": "begins at the net's own first numbers"}}
 _IFCA: tuple[str, Relation, dict[str, Any]] = ("ifca:IFCA", "found groups", _OWN | _SEEN | _BEGUN)
 _CFL: tuple[str, Relation, dict[str, Any]] = ("cfl:CFL", "found groups", _OWN | _SEEN)
@@ -115,6 +117,11 @@ _EVERY = (
     _trains("fedper", "own last layers", "fedper:FedPer", "layers", _LAYERS | _TRIED),
     _trains("fedrep", "own last layers, trained first", "fedrep:FedRep", "layers", _LAYERS),
     _trains("fedbn", "own normalisation", "fedbn:FedBN", "layers", _NORMALISES),
+    _trains("fedbabu", "a head that nobody trains, own ones tuned at the end", "fedbabu:FedBABU", "layers", _LAYERS),
+    _trains("lg-fedavg", "own first layers", "lg_fedavg:LGFedAvg", "layers", _LAYERS),
+    _trains("per-fedavg", "one model, which a step suits to each", "per_fedavg:PerFedAvg", more=_STEPPED, alpha=0.05),
+    _trains("feddyn", "clients' steps corrected by what they changed", "feddyn:FedDyn", more=_SUMMED, alpha=0.1),
+    _trains("fedala", "own models, mixed with the average number by number", "fedala:FedALA", more=_OWN),
     _trains("ifca", "a model for each of k groups, chosen by loss", *_IFCA, k=4, tau=5),
     _trains("cfl", "groups split where their updates disagree", *_CFL, eps1=0.4, eps2=1.6),
     _trains("found-groups", "groups found by updates, then a model for each", *_FOUND, **_GROUPED),

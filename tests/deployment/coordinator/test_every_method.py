@@ -20,7 +20,10 @@ def place(tmp_path_factory):
     return folders(tmp_path_factory.mktemp("all"), schools(), "site", ["school", "district"], min_group=5)
 
 
-LIKE = ("apfl", "cluster-l2gd", "fedavg-finetune", "fedprox", "group-models", "ifca", "pfedme")
+LIKE = (
+    *("apfl", "cluster-l2gd", "fedavg-finetune", "fedprox", "group-models", "ifca", "pfedme"),
+    *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala"),
+)
 """Methods whose sites do what those of another do, by options: behind a wire, tests/test_matrix.py runs them all."""
 
 

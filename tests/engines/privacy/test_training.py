@@ -13,11 +13,14 @@ from coterie.errors import CoterieError
 from coterie.methods.cfl import CFL
 from coterie.methods.ditto import Ditto
 from coterie.methods.dp_sgd import DPSGD
+from coterie.methods.fedala import FedALA
 from coterie.methods.fedavg import FedAvg
+from coterie.methods.fedbabu import FedBABU
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrep import FedRep
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.ifca import IFCA
+from coterie.methods.per_fedavg import PerFedAvg
 from coterie.methods.scaffold import Scaffold
 from coterie.methods.tree.penalised_tree import prepare
 from coterie.objectives.glm import GLM
@@ -49,6 +52,9 @@ SAME = [
     FedProx(eta=0.3, mu=0.2),
     Ditto(eta=0.3, lam=0.1),
     FedRep(eta=0.3, personal=("0", "1", "2")),
+    FedBABU(eta=0.3, personal=("0", "1", "2")),
+    PerFedAvg(eta=0.3, alpha=0.1),
+    FedALA(eta=0.3),
     GroupSGD(eta=0.3, tau=2),
 ]
 

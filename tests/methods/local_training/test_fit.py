@@ -54,6 +54,7 @@ ENDS = [
     ("dp-sgd", {}, "pooled"),
     ("scaffold", {"E": 3}, "pooled"),
     ("fedprox", {"E": 1, "mu": 1.0}, "pooled"),
+    ("feddyn", {}, "pooled"),
     ("ditto", {"lam": 0.0}, "local"),
     ("apfl", {"alpha": 1.0}, "local"),
     ("fedavg-finetune", {"rounds": 1, "finetune": 5000}, "local"),
@@ -138,7 +139,10 @@ def test_shared_columns_are_shared_and_columns_constant_within_clients_too():
         assert method == "fedavg" or client["(Intercept)"].nunique() > 1
 
 
-LIKE = ("apfl", "cluster-l2gd", "fedavg-finetune", "fedprox", "group-models", "ifca", "l2gd", "pfedme", "scaffold")
+LIKE = (
+    *("apfl", "cluster-l2gd", "fedavg-finetune", "fedprox", "group-models", "ifca", "l2gd", "pfedme", "scaffold"),
+    *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala"),
+)
 """Methods that leave what others of those here leave: a model of each client, or of each client and group."""
 
 
