@@ -8,8 +8,8 @@ import numpy as np
 
 from benchmarks.measure import Row
 from coterie.data.prepare_table import prepare
+from coterie.data.splits import Splits
 from coterie.evidence.selection import search
-from coterie.evidence.splits import Splits
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.run_table_method import client_losses

@@ -12,8 +12,8 @@ import numpy as np
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
 from coterie.data.prepare_table import prepare
+from coterie.data.splits import split_rows
 from coterie.engines.local_engines import InProcess
-from coterie.evidence.splits import split_rows
 from coterie.families import BINOMIAL
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.strengths import learn, path

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from coterie.data.clients import Clients
+from coterie.data.splits import split_rows
 from coterie.engines.local_engines import InProcess
-from coterie.evidence.splits import split_rows
 from coterie.families import family_named
 from coterie.numerics.arrays import Floats
 from coterie.objectives.constants import extreme_eigenvalues, hessians

@@ -14,13 +14,13 @@ import pandas as pd
 from coterie.data.clients import mean_weight
 from coterie.data.formula import check_syntax
 from coterie.data.prepare_table import prepare
+from coterie.data.splits import split_keys
 from coterie.data.table import Table, as_name, as_names
 from coterie.data.table_files import read_table
 from coterie.deployment import calls_over_sites
 from coterie.deployment.coordinator.run_toml import comparing
 from coterie.deployment.federation_toml import is_federation
 from coterie.errors import CoterieError, listed
-from coterie.evidence.splits import split_keys
 from coterie.files import local
 from coterie.options import declared, shown
 from coterie.relations.given_by_label import LeftOut, aligned, by_position
@@ -73,8 +73,9 @@ def fit(  # type: ignore[misc]
     family: str = "gaussian",
     covariance: str = "auto",
     splits: int | None = None,
-    order_by: str | None = None,
-    split_by: str | None = None,
+    order_by: Any = None,
+    split_by: Any = None,
+    given_split: Any = None,
     reml: bool = True,
     cluster_variance: str = "common",
     residual: str = "common",
@@ -136,7 +137,7 @@ def fit(  # type: ignore[misc]
         By default 0, or that of the federation. With Torch several give evidence over all of them, and the models of
         the first.
     test_fraction : float, default 0.25
-        Share of each client's rows that is held out.
+        Share of each client's rows that is held out. With Torch 0 is for a final fit on all rows, which has no scores.
     engine : {"auto", "inprocess", "loopback", "ray"} or mapping, default "auto"
         Where clients are: in this process as they are, as sites behind a wire, whose bytes the ledger then counts, or
         as Ray actors, processes of their own; or keys of ``[engine]``, such as ``{"kind": "ray", "sites": 5}``. Of a
@@ -158,11 +159,14 @@ def fit(  # type: ignore[misc]
         Repeated splits inside each client for the evidence, by default 5; 0 compares nothing, and "auto" is then
         "hierarchical" (or "given-strengths"). Over sites 0 is the default, since every split costs exchanges, and a
         method that is named is compared with `local` and `pooled`.
-    order_by : str, optional
+    order_by : str, or with Torch (n,) array, optional
         Test on each client's latest rows by this column instead (one split). Dates and numbers in text are read; see
         :func:`coterie.data.sort_keys.sort_keys`.
-    split_by : str, optional
+    split_by : str, or with Torch (n,) array, optional
         Keep rows with the same value of this column (a person's) on one side of a split.
+    given_split : str or (n,) array, optional
+        With Torch: the side of every row, "train", "validation" or "test", or True for those that are held out. By
+        default the array "split" of the rows, where they have one.
     reml : bool, default True
         Restricted likelihood, for a Gaussian outcome.
     cluster_variance : {"common", "own"}, default "common"
@@ -223,9 +227,9 @@ def compared(rows: Any, *arguments: Any, methods: str | Sequence[str], **options
 
 
 _BELONGS = {
-    **dict.fromkeys(("cluster", "family", "covariance", "splits", "order_by", "split_by", "reml"), "a formula"),
+    **dict.fromkeys(("cluster", "family", "covariance", "splits", "reml"), "a formula"),
     **dict.fromkeys(("cluster_variance", "residual", "quadrature", "gamma", "lam", "alpha"), "a formula"),
-    **dict.fromkeys(("group", "personal", "partition", "privacy"), "coterie.Torch"),
+    **dict.fromkeys(("group", "personal", "partition", "privacy", "given_split"), "coterie.Torch"),
     **dict.fromkeys(("offset", "weights", "missing"), "a formula"),
 }
 """Options that say nothing of the other kind of model."""

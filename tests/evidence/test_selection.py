@@ -9,9 +9,9 @@ import pytest
 import coterie
 from coterie.data.identifiability import orthogonal_columns
 from coterie.data.prepare_table import prepare
+from coterie.data.splits import Splits
 from coterie.errors import CoterieError
 from coterie.evidence.selection import Surface, search, select
-from coterie.evidence.splits import Splits
 from coterie.evidence.table_comparison import all_splits, each_split
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.penalised_tree import Basis

@@ -8,7 +8,7 @@ import pytest
 
 import coterie
 from coterie.data.prepare_table import prepare
-from coterie.evidence.splits import split_rows
+from coterie.data.splits import split_rows
 
 N = 200
 TERMS = ["scale(x)", "center(x)", "standardize(x)", "bs(x, df=5)", "cr(x, df=4) - 1", "poly(x, 2)", "scale(log(x)):k"]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from coterie.data.clients import Clients
+from coterie.data.splits import Splits
 from coterie.engines.local_engines import InProcess
 from coterie.evidence.selection import search
-from coterie.evidence.splits import Splits
 from coterie.methods import given_strengths, local, pooled
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.data.clients import Clients
-from coterie.evidence.splits import split_rows
+from coterie.data.splits import split_rows
 
 counts = st.lists(st.integers(1, 30), min_size=1, max_size=25)
 fractions = st.floats(0.001, 0.999)

@@ -8,9 +8,9 @@ from scipy.stats import t as student
 import coterie
 from coterie.data.datasets import fetch
 from coterie.data.prepare_table import prepare
+from coterie.data.splits import split_rows
 from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError
-from coterie.evidence.splits import split_rows
 from coterie.families import family_named
 from coterie.methods.collaboration.choose_collaborators import choose
 from coterie.methods.collaboration.metric_and_similarity import around_pooled

@@ -18,6 +18,7 @@ RNG = np.random.default_rng(4)
 CLIENT = np.repeat(["a", "b", "c", "d"], 15)
 ROWS = {"X": RNG.normal(size=(60, 3)), "y": RNG.integers(0, 2, 60), "town": CLIENT, "street": np.roll(CLIENT, 7)}
 ROWS |= {"group": np.repeat([0, 1], 30), "kind": np.repeat([1, 0, 1, 0], 15)}
+ROWS |= {"fold": np.tile(["train", "train", "test"], 20), "day": np.arange(60)[::-1], "pair": np.arange(60) // 2}
 DIGITS = {"rows": 120, "clients": 4, "test": 0.4}
 NOISY = {"clip": 0.5, "noise": 1.0}
 CASES = {
@@ -33,6 +34,9 @@ CASES = {
     ("data", "group"): ({"data": {"source": "rows", "partition": "by_column", "column": "town"}}, "kind"),
     ("data", "angles"): ({"data": DIGITS | {"partition": "rotated"}}, [0, 180]),
     ("data", "test"): ({"data": DIGITS}, 0.3),
+    ("data", "given_split"): ({"data": {"source": "rows", "column": "town"}}, "fold"),
+    ("data", "order_by"): ({"data": {"source": "rows", "column": "town"}}, "day"),
+    ("data", "split_by"): ({"data": {"source": "rows", "column": "town"}}, "pair"),
     ("data", "validation"): ({"data": DIGITS, "method": {"eta": [0.1, 3.0]}}, 0.6),
     ("data", "seed"): ({"data": DIGITS}, 3),
     ("run", "rounds"): ({}, 3),

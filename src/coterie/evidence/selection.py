@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from coterie.data.clients import Clients
+from coterie.data.splits import Splits
 from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError
-from coterie.evidence.splits import Splits
 from coterie.methods.collaboration import options as collaboration
 from coterie.methods.collaboration.choose_collaborators import weights
 from coterie.methods.collaboration.metric_and_similarity import around_pooled

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from coterie.data.clients import Clients
+from coterie.data.splits import Splits
 from coterie.evidence.comparison import BASELINES, UNITS, Comparison, interval_columns
 from coterie.evidence.intervals import Triple, interval, less, losing, median_ratio, statistic
-from coterie.evidence.splits import Splits
 from coterie.families import Family
 from coterie.methods.problem_and_estimates import Estimates
 from coterie.methods.registry import FITTED

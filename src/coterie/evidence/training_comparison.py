@@ -127,6 +127,11 @@ def compare(
             first = first or problem
             groups.append(problem.data.group if problem.data.known else None)
             methods = methods or (list(names) if alone else chosen(problem, names))
+            if problem.final and len(methods) > 1:
+                raise CoterieError(
+                    f"Without held-out rows nothing can be said of which of {listed(methods)} is best: name the one to "
+                    "fit on all rows as the method, or let test of [data] be above 0."
+                )
             need_known(config, methods)
             need_related(config, methods)
             layers(config, problem.objective)
@@ -152,6 +157,7 @@ def compare(
                 run = train(problem, name, setting, [*watch(where), *watching], own, again)
                 runs.setdefault(name, []).append(run if models and k == 0 else replace(run, theta=None))
     tried = {name: len(trained_method(name, config.folder).settings(config.given(name))) for name in methods}
+    config = config if first is None else first.config
     return TrainingComparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1}, first)
 
 
@@ -292,8 +298,10 @@ class TrainingComparison(Comparison):
             value, moved = value - less, moved - by
         data = self.config.data
         anew = data["partition"] not in ("given", "by_column") and data["seed"] is None
-        ratio = data["test"] / (1.0 - data["test"]) if data["seed"] is None else 0.0  # else the rows stay the same
-        mean, low, high = interval(value, moved, float(data["test"]) if anew else 1.0, ratio)
+        same = data["seed"] is not None or data["given_split"] is not None or data["order_by"] is not None
+        ratio = 0.0 if same else data["test"] / (1.0 - data["test"])  # same: all seeds hold these rows out
+        alike = (np.nextafter(1.0, 0.0) if same else data["test"]) if anew else 1.0  # other clients may have them
+        mean, low, high = interval(value, moved, float(alike), ratio)
         share = what in ("accuracy", BALANCED) and self.rule.score == "accuracy"
         if other is None and (share or (what == "loss" and self.config.loss_is_not_negative)):
             low = max(low, 0.0)
@@ -329,20 +337,30 @@ class TrainingComparison(Comparison):
         beside the score (the loss, ...) with its interval; bytes that a seed's run sent (NaN where all rows are in one
         place), seconds that it took, and the settings that were chosen.
         """
-        return super().table.sort_values(self.score, ascending=self.rule.sign < 0, kind="stable")
+        table = super().table
+        return table.sort_values(self.score, ascending=self.rule.sign < 0, kind="stable") if self.known else table
+
+    @property
+    def known(self) -> bool:
+        """Whether any row was held out to judge by."""
+        return any(run.scores.known for runs in self.runs.values() for run in runs)
 
     def row(self, name: str) -> dict[str, Any]:
         """What the table says of a method."""
-        runs, score = self.runs[name], self.score
-        tail = "10th" if self.rule.sign > 0 else "90th"
-        row: dict[str, Any] = interval_columns(score, self.interval(name))
-        row |= {f"{score}_{end}": self.values(name, f"{score}_{end}").mean() for end in ("clients", "worst", tail)}
-        row |= interval_columns("to_best", self.interval(name, self.best))
-        for beside in self.others:
-            row |= interval_columns(beside, self.interval(name, what=beside))
+        runs, row = self.runs[name], self._scored(name) if self.known else {}
         # rows that move to one place are not counted: what is sent there afterwards stays in it
         rows_moved = name in TRAINED and TRAINED[name].pool_rows
         moved = [np.nan if rows_moved else r.ledger["bytes_up"] + r.ledger["bytes_down"] for r in runs]
         row |= {"bytes": float(np.mean(moved)), "seconds": float(np.mean([r.seconds for r in runs]))}
         settings = (", ".join(f"{option}={value}" for option, value in run.setting.items()) for run in runs)
         return row | {"diverged": sum(bool(r.trouble) for r in runs), "chosen": "; ".join(dict.fromkeys(settings))}
+
+    def _scored(self, name: str) -> dict[str, Any]:
+        """The columns of scores."""
+        score, tail = self.score, "10th" if self.rule.sign > 0 else "90th"
+        row: dict[str, Any] = interval_columns(score, self.interval(name))
+        row |= {f"{score}_{end}": self.values(name, f"{score}_{end}").mean() for end in ("clients", "worst", tail)}
+        row |= interval_columns("to_best", self.interval(name, self.best))
+        for beside in self.others:
+            row |= interval_columns(beside, self.interval(name, what=beside))
+        return row

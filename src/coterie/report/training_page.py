@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from coterie.errors import listed
 from coterie.evidence.training_comparison import TrainingComparison, private_enough
@@ -38,7 +39,7 @@ def render(result: TrainingComparison) -> str:
         comparison=comparison_table(result),
         hyper=settings_table(result),
         curves=pictures.curves(result),
-        dots=[pictures.dots(result)],
+        dots=[pictures.dots(result)] if result.known else [],
         groups=[confusion_table(result, name) for name in grouping],
         squares=[figure for name in grouping if (figure := pictures.square(result, name)) is not None],
         growths=[growth_table(name, found) for name, found in seen.items()],
@@ -62,6 +63,8 @@ def comparison_table(result: TrainingComparison) -> Table:
     frame, score = result.table, result.score
     names = [str(name) for name in frame.index]
     shown = _shown(result)
+    if not result.known:
+        return Table.of("What was trained", [("method", names), *_costs(frame)], note=headline(result))
     tail = "10th percentile" if result.rule.sign > 0 else "90th percentile"
     columns = [("method", names)]
     for column in (score, *(["to_best"] if len(names) > 1 else []), *result.others):
@@ -72,14 +75,18 @@ def comparison_table(result: TrainingComparison) -> Table:
         columns.append((title, cells))
     for key, title in (("clients", "over clients"), ("worst", "worst client"), (tail[:4], tail)):
         columns.append((title, [shown(v) for v in frame[f"{score}_{key}"]]))
-    columns.append(("sent", [words.amount(v) if np.isfinite(v) else "all rows" for v in frame["bytes"]]))
-    columns.append(("seconds", [words.number(v, 2) for v in frame["seconds"]]))
+    columns += _costs(frame)
     return Table.of(
         f"Held-out {score} of every client's model",
         columns,
         marked=names.index(result.best) if len(names) > 1 else None,
         note=f"{intervals(result)} Configuration {result.fingerprint}.",
     )
+
+
+def _costs(frame: pd.DataFrame) -> list[tuple[str, list[str]]]:
+    sent = [words.amount(v) if np.isfinite(v) else "all rows" for v in frame["bytes"]]
+    return [("sent", sent), ("seconds", [words.number(v, 2) for v in frame["seconds"]])]
 
 
 def percent(result: TrainingComparison, what: str) -> bool:
@@ -131,6 +138,8 @@ def settings_table(result: TrainingComparison) -> Table:
 
 def headline(result: TrainingComparison) -> str:
     """The answer in one sentence."""
+    if not result.known:
+        return f"{result.best} was trained on all rows: none is held out, so that its models have no scores."
     best, value = result.best, result.interval(result.best)[0]
     if not np.isfinite(value):
         who = "No method has a" if len(result.runs) > 1 else f"{best} has no"
@@ -182,6 +191,8 @@ def notes(result: TrainingComparison) -> list[str]:
 def unscored(run: Trained) -> list[str]:
     """Clients that are in no score, and those whose loss or score is not finite, named."""
     scores = run.scores
+    if not scores.known:
+        return []
     counted, finite = scores.weight > 0.0, np.isfinite(scores.loss)
     found = [
         ("no score has client {}, without held-out rows that are all finite", ~counted),

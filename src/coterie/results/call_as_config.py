@@ -18,7 +18,7 @@ from coterie.results.fit_options import Columns, Options
 from coterie.runs import in_memory
 from coterie.runs.config import COMPARE, methods_to_compare
 from coterie.runs.config_keys import DEALT, SECTIONS, Run, Torch
-from coterie.runs.in_memory import need_named
+from coterie.runs.in_memory import SPLIT, need_named
 
 _OF_GROUPS = {
     **{"The table": "data", "The model": "model", "Over rounds": "method", "Given strengths": "strengths"},
@@ -111,15 +111,17 @@ def net_call_sections(rows: Any, net: Torch, given: Mapping[str, Any]) -> dict[s
 
 def _data(rows: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """The section of rows: where they are, and whose."""
-    client, group, partition = (given.get(name) for name in ("client", "group", "partition"))
+    whose = {name: given.get(name) for name in ("client", "group", "given_split", "order_by", "split_by")}
+    client, partition = whose["client"], given.get("partition")
     if not isinstance(partition, (str, Mapping, type(None))):
         raise CoterieError(
             f"partition must be a name, such as 'iid', or a mapping such as {{'partition': 'iid', 'clients': 10}}, not "
             f"{shown(partition)}."
         )
     dealt = {"partition": partition} if isinstance(partition, str) else dict(partition or {})
-    dealt["test"] = given.get("test_fraction", 0.25)
-    held = None if isinstance(rows, (str, Path)) else in_memory.rows(rows, client, group)
+    if "test_fraction" in given or whose["given_split"] is None:
+        dealt["test"] = given.get("test_fraction", 0.25)
+    held = None if isinstance(rows, (str, Path)) else in_memory.rows(rows, **whose)
     by_name = held is None or is_table(rows)
     of_client = client is not None if held is None or by_name else "client" in held.value
     if dealt.get("partition") in DEALT and of_client:
@@ -128,16 +130,17 @@ def _data(rows: Any, given: Mapping[str, Any]) -> dict[str, Any]:
             "out, or give the rows without clients."
         )
     if not by_name:
-        return {"source": held, **({"partition": "given"} if of_client else {}), **dealt}
-    for name, value in (("client", client), ("group", group)):
-        if value is not None and not isinstance(value, str):
+        said = {key: key for key in ("order_by", "split_by") if whose[key] is not None}
+        said |= {} if whose["given_split"] is None else {"given_split": SPLIT}
+        return {"source": held, **({"partition": "given"} if of_client else {}), **said, **dealt}
+    keys = {"column" if name == "client" else name: value for name, value in whose.items() if value is not None}
+    for key, value in keys.items():
+        name = "client" if key == "column" else key
+        if not isinstance(value, str):
             raise CoterieError(f"Of rows that are given by name, {name} must be the name of an array.")
-    whose = {"partition": "by_column", "column": client} if of_client else {}
-    for key, value in (("column", client), ("group", group)):
-        if value is not None and dealt.get(key, value) != value:
-            other = "client" if key == "column" else key
-            raise CoterieError(f"{other} and {key} of partition name two columns: say it once, as {other}.")
-    return {"source": held or str(rows), **whose, **({} if group is None else {"group": group}), **dealt}
+        if dealt.get(key, value) != value:
+            raise CoterieError(f"{name} and {key} of partition name two columns: say it once, as {name}.")
+    return {"source": held or str(rows), **({"partition": "by_column"} if of_client else {}), **keys, **dealt}
 
 
 def _rounds(given: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -12,7 +12,7 @@ from coterie.methods.registry import FITTED, METHODS
 from coterie.options import Checked, Option, check, declared
 
 if TYPE_CHECKING:
-    from coterie.evidence.splits import Splits
+    from coterie.data.splits import Splits
 
 _TABLE: dict[str, str] = {"group": "The table", "metavar": "COLUMN"}
 _MODEL: dict[str, str] = {"group": "The model", "metavar": "NAME"}
@@ -220,7 +220,7 @@ class Options:
     @property
     def hold(self) -> Splits:
         """How rows are held out."""
-        from coterie.evidence.splits import Splits
+        from coterie.data.splits import Splits
 
         return Splits(self.splits, self.test_fraction, self.seed, self.order, self.groups)
 

@@ -13,12 +13,12 @@ from coterie.data.clients import Clients
 from coterie.data.formula import check_syntax
 from coterie.data.identifiability import collinear
 from coterie.data.prepare_table import check_choices, prepare
+from coterie.data.splits import Splits, split_keys
 from coterie.data.table import Table, to_pandas
 from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError, listed
 from coterie.evidence.comparison import BASELINES
 from coterie.evidence.intervals import losing, over_splits
-from coterie.evidence.splits import Splits, split_keys
 from coterie.evidence.table_comparison import all_splits, each_split
 from coterie.evidence.training_comparison import TrainingComparison
 from coterie.families import Family, family_named

@@ -299,7 +299,7 @@ def train(config: Config, methods: Sequence[str] | None = None, watch: Watch = q
     alone = methods is None and config.method != AUTO
     found = compare(config, methods or [config.method], watch, alone=alone, models=True, **more)
     if methods and list(methods) != [AUTO]:
-        found = replace(found, config=replace(config, method=AUTO, compare=tuple(methods)))
+        found = replace(found, config=replace(found.config, method=AUTO, compare=tuple(methods)))
     return TrainingResult.of(found, found.best)
 
 
@@ -310,9 +310,10 @@ def by_client(problem: TrainingProblem, run: Trained) -> pd.DataFrame:
         "rows": data.train.stops - data.train.starts,
         "test_rows": data.test.stops - data.test.starts,
     }
-    if run.scores.score is not None:
+    if run.scores.score is not None and run.scores.known:
         frame[run.scores.rule.score] = run.scores.score
-    frame["loss"] = run.scores.loss
+    if run.scores.known:
+        frame["loss"] = run.scores.loss
     if run.helpers:
         frame["main"] = ~np.isin(data.labels, run.helpers)
     if data.known:

@@ -16,7 +16,7 @@ MOST = 10_000
 _CODE = "a name, a function, or a module"
 DEALT = ("iid", "dirichlet", "shards", "rotated")
 """Partitions that say whose a row is, whatever is known of it."""
-_DIRICHLET, _NAMED = ("partition", ("dirichlet",)), ("partition", ("by_column", "given"))
+_DIRICHLET, _NAMED = ("partition", ("dirichlet",)), ("partition", ("by_column", "given", "auto"))
 _WIRED = ("kind", ("loopback", "ray"))
 Seed = Annotated[int | None, Option("By default that of the run.", low=0)]
 
@@ -52,10 +52,10 @@ class Data:
     args: Annotated[dict[str, Any], Option("Arguments of the function.")] = field(default_factory=dict)
     rows: Annotated[int, Option("Rows that are taken; 0 takes all.", low=0)] = 0
     partition: Annotated[
-        Literal["iid", "dirichlet", "shards", "by_column", "rotated", "given"],
-        Option("How rows are dealt to clients.", argument="partition"),
-    ] = "iid"
-    clients: Annotated[int, Option("How many there are.", low=1, beside=("partition", DEALT))] = 20
+        Literal["auto", "iid", "dirichlet", "shards", "by_column", "rotated", "given"],
+        Option("How rows are dealt to clients: auto is given where rows have clients, else iid.", argument="partition"),
+    ] = "auto"
+    clients: Annotated[int, Option("How many there are.", low=1, beside=("partition", ("auto", *DEALT)))] = 20
     alpha: Annotated[
         float, Option("Of dirichlet: a small one gives clients few classes.", above=0.0, beside=_DIRICHLET)
     ] = 0.5
@@ -69,8 +69,26 @@ class Data:
     ] = (0, 90, 180, 270)
     test: Annotated[
         float,
-        Option("Share of each client's rows that no training sees.", above=0.0, high=0.95, argument="test_fraction"),
+        Option(
+            "Share of each client's rows that no training sees; 0 for none, and no scores.",
+            low=0.0,
+            high=0.95,
+            argument="test_fraction",
+        ),
     ] = 0.5
+    given_split: Annotated[
+        str | None,
+        Option(
+            "The array that says train, validation or test of every row; by default 'split', where there is one.",
+            argument="given_split",
+        ),
+    ] = None
+    order_by: Annotated[
+        str | None, Option("The array by which each client's latest rows are held out.", argument="order_by")
+    ] = None
+    split_by: Annotated[
+        str | None, Option("The array whose equal rows (a person's) stay on one side.", argument="split_by")
+    ] = None
     validation: Annotated[float, Option("Share of the others that chooses among settings.", above=0.0, high=0.95)] = (
         0.25
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -25,13 +25,14 @@ from coterie.data.partition import (
     shards,
     shuffled,
 )
+from coterie.data.splits import TEST, VALIDATION, RowSplits
 from coterie.errors import CoterieError, nearest
 from coterie.federation import Array
 from coterie.files import local
 from coterie.numerics.arrays import Ints
 from coterie.runs.config import Config, called
-from coterie.runs.config_keys import DEALT
-from coterie.runs.in_memory import ROWS, Held, need_named
+from coterie.runs.config_keys import DEALT, Data
+from coterie.runs.in_memory import ROWS, SPLIT, Held, need_named
 
 Table = dict[str, Array]
 PACKAGED = ("digits", "fashion-mnist")
@@ -51,6 +52,10 @@ class Federated:
     classes: int  # 0 where outcomes are no classes
     groups: tuple[str, ...] = ()  # what groups are called
     inputs: tuple[str, ...] = ()  # columns of X, of a table
+    held: RowSplits = field(
+        default_factory=RowSplits
+    )  # of the training rows, in the order of ``train.y``: what choices are made by
+    said: dict[str, Any] = field(default_factory=dict)  # keys of [data] that the rows decide
 
     @classmethod
     def of(cls, partitioned: PartitionedRows, known: bool, groups: tuple[str, ...] = ()) -> Federated:
@@ -80,11 +85,14 @@ class Federated:
         """The training rows alone, a share of each client's held out; what was held out before is not seen."""
         counts, m = self.train.stops - self.train.starts, len(self)
         owner = np.repeat(np.arange(m), counts)
-        partition = partition_rows(owner, m, shuffled(seed, len(owner), "validation"), seed, fraction)
         at = np.concatenate([np.arange(a, b) for a, b in zip(self.train.starts, self.train.stops, strict=True)])
+        partition = partition_rows(
+            owner, m, shuffled(seed, len(owner), "validation"), seed, fraction, names=self.labels
+        )
+        partition = self.held.take(at).partition(partition, self.ids, fraction, seed, VALIDATION)
         rows = at[partition.row]
         partitioned = partition.take_sorted(self.train.X[rows], self.train.y[rows], self.classes)
-        return replace(self, train=partitioned.train, test=partitioned.test)
+        return replace(self, train=partitioned.train, test=partitioned.test, held=RowSplits())
 
 
 def federated(config: Config, seed: int) -> Federated:
@@ -95,16 +103,15 @@ def federated(config: Config, seed: int) -> Federated:
     if data["rows"] and data["rows"] < len(table["y"]):
         kept = np.sort(shuffled(seed, len(table["y"]), "rows")[: data["rows"]])
         table = {name: values[kept] for name, values in table.items()}
-    if data["partition"] in DEALT and "client" in table:
-        raise CoterieError(
-            f"The rows have clients, and partition {data['partition']!r} would deal them to others: let "
-            "partition be 'given', or give the rows without an array 'client'."
-        )
+    data = data | _said(data, table)
+    held = _held(data, table)
     if data["partition"] == "rotated":
         angles = data["angles"]
         partitioned = rotated(table["X"], table["y"], data["clients"], angles, seed, data["test"])
         return _channels(Federated.of(partitioned, len(angles) > 1), data["source"])
     partition = _partition(data, table, seed)
+    ids = np.arange(len(partition.group), dtype=np.uint64)
+    partition = held.partition(partition, ids, data["test"], seed, TEST)
     if data["group"] not in (*table, "group"):
         raise CoterieError(f"The data have no array '{data['group']}' of groups. There are {', '.join(table)}.")
     names: tuple[str, ...] = ()
@@ -113,7 +120,41 @@ def federated(config: Config, seed: int) -> Federated:
         partition = replace(partition, group=group)
     # Not Partition.take: a client with rows that are not finite is left out and named when it trains.
     partitioned = partition.take_sorted(table["X"][partition.row], table["y"][partition.row])
-    return replace(_channels(Federated.of(partitioned, known, names), data["source"]), inputs=inputs)
+    found = _channels(Federated.of(partitioned, known, names), data["source"])
+    held = held.take(partition.row[: partition.trained])
+    return replace(found, inputs=inputs, held=held, said={key: data[key] for key in ("partition", "given_split")})
+
+
+def _said(data: dict[str, Any], table: Table) -> dict[str, Any]:
+    """The keys of [data] that rows decide: their clients are heeded, and so are the sides that they are on."""
+    kind, given = data["partition"], data["given_split"]
+    if given is None and SPLIT in table and not (data["order_by"] or data["split_by"]):
+        given = SPLIT
+    if "client" in table and (kind in DEALT or (kind == "auto" and data["clients"] != Data.clients)):
+        raise CoterieError(
+            f"The rows have clients, and {f'partition {kind!r}' if kind in DEALT else 'clients (of partition iid)'} "
+            "would deal them to others: let partition be 'given', or give the rows without an array 'client'."
+        )
+    if kind == "auto":
+        kind = "given" if data["column"] or "client" in table else "iid"
+    return {"partition": kind, "given_split": given}
+
+
+def _held(data: dict[str, Any], table: Table) -> RowSplits:
+    """What says which rows are held out."""
+    names = [data[name] for name in ("given_split", "order_by", "split_by")]
+    for name in filter(None, names):
+        if name not in table:
+            hint = nearest(name, table) or f" There are {', '.join(table)}."
+            raise CoterieError(f"The data have no array '{name}' to split rows by.{hint}")
+    given, order, groups = (None if name is None else table[name] for name in names)
+    held = RowSplits.of(given, order, groups, tuple(map(str, names)))
+    back = held.given is not None and bool((held.given == VALIDATION).any())
+    if back and data["validation"] != Data.validation:
+        raise CoterieError(f"validation changes nothing: '{names[0]}' says which rows choices are made by.")
+    if data["partition"] == "rotated" and any(names):
+        raise CoterieError(f"Partition 'rotated' holds rows out by chance: leave '{next(filter(None, names))}' out.")
+    return held
 
 
 def _channels(data: Federated, name: str) -> Federated:
@@ -168,7 +209,8 @@ def source(config: Config) -> tuple[Table, tuple[str, ...]]:
     name, model, data = config.data["source"], config.model, config.data
     rows = name.value if isinstance(name, Held) else name
     if is_table(rows):
-        beside = dict.fromkeys([data["column"] or "client", data["group"]])
+        keys = ("group", "given_split", "order_by", "split_by")
+        beside = dict.fromkeys(filter(None, [data["column"] or "client", SPLIT, *(data[key] for key in keys)]))
         path = config.folder / local(rows) if isinstance(rows, str) else rows
         return arrays(path, model["target"], model["inputs"], list(beside))
     if model["target"] is not None:

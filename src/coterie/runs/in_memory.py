@@ -19,6 +19,8 @@ from coterie.options import shown
 MARK = "in memory:"
 """How the placeholder of something without a name begins."""
 ROWS = "The first argument"
+SPLIT = "split"
+"""The array that says on which side rows are, by default."""
 AGAIN = 16  # items of a Dataset that are read twice
 _PLACE = re.compile(r" at 0x[0-9a-fA-F]+")
 """Where something lies in memory, which no two processes agree on."""
@@ -65,20 +67,22 @@ def _numbers(module: Any) -> list[Any]:
         return []
 
 
-def rows(given: Any, client: Any = None, group: Any = None) -> Held:
-    """Rows in memory as arrays by name: X, y and, where they are known, client and group.
+def rows(given: Any, client: Any = None, group: Any = None, given_split: Any = None, **more: Any) -> Held:
+    """Rows in memory as arrays by name: X, y and, where they are known, client, group, split and ``more``.
 
     ``given`` is (X, y[, client[, group]]), a mapping of such arrays, or one from clients to their (X, y) or Dataset; a
     table is held as it is.
-    ``client`` and ``group`` are a value for each row or names of arrays in it; groups may be a mapping from clients.
+    The others are a value for each row or names of arrays in it; groups may be a mapping from clients.
     """
     arrays: dict[str, Any]
+    beside = {"client": client, "group": group, "given_split": given_split, **more}
     if is_table(given):
-        for name, value in (("client", client), ("group", group)):
+        for name, value in beside.items():
             if value is not None and not isinstance(value, str):
                 raise CoterieError(f"{name} of a table must be the name of a column, not {shown(value)}.")
         table = Table.of(given)
-        table.need([name for name in (client, group) if name is not None], "relation")
+        for name, value in beside.items():
+            table.need([] if value is None else [value], "relation" if name in ("client", "group") else name)
         return Held.of(table.frame, f"{MARK}table {table.fingerprint()[:12]}")
     if isinstance(given, Mapping) and not {"X", "y"} <= given.keys():
         if client is not None:
@@ -93,13 +97,14 @@ def rows(given: Any, client: Any = None, group: Any = None) -> Held:
             f"{ROWS} is {shown(given)}, and a model of Torch takes (X, y), arrays by name, a mapping from clients to "
             "(X, y), or data by name; give a table with a formula."
         )
-    for name, value in (("client", client), ("group", group)):
+    for name, value in beside.items():
+        own = SPLIT if name == "given_split" else name
         if isinstance(value, str):
             if value not in arrays:
                 raise CoterieError(f"{ROWS} has no array '{value}', as {name} says. There are {', '.join(arrays)}.")
-            arrays[name] = arrays[value]
+            arrays[own] = arrays[value]
         elif value is not None and not isinstance(value, Mapping):
-            arrays[name] = value
+            arrays[own] = value
     if isinstance(group, Mapping):
         arrays["group"] = _groups(arrays, group)
     return Held.of(arrays, f"{MARK}rows {_digest(arrays.values())}")

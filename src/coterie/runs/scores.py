@@ -82,6 +82,16 @@ class Scores:
             rule = replace(rule, finite=bool(np.isfinite(score[weight > 0.0]).all()))
         return cls(loss, score, weight, rule, hits, counts)
 
+    @classmethod
+    def none(cls, m: int, rule: Rule) -> Scores:
+        """Of m clients without a row that is held out."""
+        return cls(np.full(m, np.nan), np.full(m, np.nan) if rule.score else None, np.zeros(m), rule)
+
+    @property
+    def known(self) -> bool:
+        """Whether any row was held out to judge by."""
+        return bool(self.weight.any())
+
     @property
     def accuracy(self) -> Floats | None:
         """The share that is classified rightly (m,), where there are classes."""

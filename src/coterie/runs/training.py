@@ -70,8 +70,8 @@ class Trained:
 
     @property
     def finite(self) -> bool:
-        """Whether any client has a loss that is a number."""
-        return bool(np.isfinite(self.scores.loss).any())
+        """Whether any client has a loss that is a number, or none was asked for."""
+        return not self.scores.known or bool(np.isfinite(self.scores.loss).any())
 
 
 @dataclass
@@ -224,7 +224,7 @@ class _Run:
 
     def notes(self) -> list[str]:
         """What the method says of its run, and of what it was run on."""
-        said, labels = list(self.method.notes), self.problem.data.labels
+        said, labels = [*self.method.notes, *self.problem.data.held.notes], self.problem.data.labels
         said += (f"{key} changes nothing for {self.trainer.name}{why}" for key, why in self.unheeded().items())
         if self.problem.config.model["path"] != "softmax":
             said += filter(None, [getattr(self.method, "without_convexity", "")])

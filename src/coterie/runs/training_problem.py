@@ -43,8 +43,9 @@ class TrainingProblem:
 
     @classmethod
     def of(cls, config: Config, seed: int) -> TrainingProblem:
-        """The rows of a seed."""
-        return cls(config, seed, federated(config, seed))
+        """The rows of a seed, and the configuration with what they decide of it."""
+        data = federated(config, seed)
+        return cls(replace(config, data=config.data | data.said), seed, data)
 
     def inside(self) -> TrainingProblem:
         """The same with the training rows alone, some of them held out to choose by."""
@@ -89,10 +90,18 @@ class TrainingProblem:
             return objective_of(self.config, part, self.data.classes)
         return replace(self.objective, starts=np.array([0]), stops=np.array([len(part.y)]))
 
+    @property
+    def final(self) -> bool:
+        """Whether no row is held out, as was asked for."""
+        data = self.config.data
+        return not len(self.data.test.y) and (not data["test"] or data["given_split"] is not None)
+
     @cached_property
     def held(self) -> Any:
         """Held-out rows of every client; a CoterieError where there are none to judge by."""
         test = self.data.test
+        if self.final:
+            return None
         if not len(test.y):
             raise CoterieError(
                 "No client has a row to spare that can be held out: deal rows out among fewer clients, or give more."
@@ -151,6 +160,8 @@ class TrainingProblem:
 
     def scores(self, theta: Any, classes: bool = False) -> Scores:
         """Of models of all clients, or of one for all of them, on held-out rows; by class, too, where asked for."""
+        if self.final:
+            return Scores.none(len(self.data), self.rule)
         if isinstance(theta, np.ndarray) and len(theta) == 1:
             theta = np.broadcast_to(theta, (len(self.data), theta.shape[1]))
         part = self.data.test

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coterie.data.prepare_table import prepare
+from coterie.data.splits import split_rows
 from coterie.engines.local_engines import InProcess
-from coterie.evidence.splits import split_rows
 from coterie.methods import given_strengths
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.strengths import path

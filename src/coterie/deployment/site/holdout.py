@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from coterie.data.clients import Clients
+from coterie.data.splits import split_rows
 from coterie.errors import CoterieError
-from coterie.evidence.splits import split_rows
 from coterie.federation import Ints, Site, work
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.glm import GLM
@@ -41,7 +41,7 @@ class TrainingRows(GLM):
 def split_holdout(o: GLM, labels: Any, ids: Any, hold: Any) -> tuple[TrainingRows, Bools]:
     """A site's objective with the rows of a split set aside, and which (n,) are, as :func:`coterie.fit` has it.
 
-    ``hold`` has ``seed``, ``repeat`` and ``fraction``, as for :func:`coterie.evidence.splits.split_rows`.
+    ``hold`` has ``seed``, ``repeat`` and ``fraction``, as for :func:`coterie.data.splits.split_rows`.
     """
     kinds = {"seed": int, "repeat": int, "fraction": float}
     if not isinstance(hold, Mapping) or {k: type(v) for k, v in hold.items()} != kinds:

@@ -84,9 +84,9 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         raise CoterieError("The mean weight of a run is a number above 0: use one version of coterie at all sites.")
     found = _from_table(folder, member, task, data)
     if hold is not None:
+        from coterie.data.splits import share
         from coterie.deployment.site.holdout import split_holdout
         from coterie.deployment.site.table import told_counts
-        from coterie.evidence.splits import share
 
         o, held = split_holdout(found.objective, found.labels, found.ids, hold)
         found = replace(found, objective=o, parts=tuple(p.take(rows) for p in found.parts for rows in (~held, held)))

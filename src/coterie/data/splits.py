@@ -1,10 +1,10 @@
-"""Held-out rows of every client (random, the latest, or whole groups): the same for any order and partition."""
+"""Held-out rows of every client (random, the latest, whole groups, as given): the same for any order and partition."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +12,28 @@ import numpy.typing as npt
 from coterie.data.clients import Clients
 from coterie.data.columns import at_rows
 from coterie.data.labels import encode, label_ids
+from coterie.data.partition import Partition
 from coterie.data.sort_keys import sort_keys
 from coterie.data.table import Table
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.numerics.keyed_random import uniform, uniform_rows
+
+
+class SortedRows(Protocol):
+    """What is split: rows that are sorted by client, as :class:`~coterie.data.clients.Clients` has them."""
+
+    @property
+    def ids(self) -> npt.NDArray[np.uint64]:
+        """Keys of the clients' random numbers (m,)."""
+
+    @property
+    def codes(self) -> Ints:
+        """Client index of each row (n,)."""
+
+    @property
+    def counts(self) -> Ints:
+        """Rows of each client (m,)."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +80,7 @@ class Splits:
 
 
 def split_rows(
-    clients: Clients, fraction: float, seed: int, repeat: int = 0, order: Any = None, groups: Any = None
+    clients: SortedRows, fraction: float, seed: int, repeat: int = 0, order: Any = None, groups: Any = None
 ) -> Bools:
     """Rows to test on (n,), as :class:`Splits` says, of the ``repeat``-th split; each client keeps one to train on.
 
@@ -81,13 +98,105 @@ def split_rows(
         return _by_groups(clients, fraction, seed, repeat, groups)
     if order is not None:
         take = share(clients.counts, clients.ids, fraction, seed, 0)
-        test = np.zeros(len(clients.y), dtype=bool)
+        test = np.zeros(len(order), dtype=bool)
         by_time = np.lexsort((order, clients.codes))
-        test[by_time] = np.arange(len(test)) >= np.repeat(clients.stops - take, clients.counts)
+        test[by_time] = np.arange(len(test)) >= np.repeat(np.cumsum(clients.counts) - take, clients.counts)
         return test
     take = share(clients.counts, clients.ids, fraction, seed, repeat)
     u = uniform_rows(seed, "split", clients.ids, repeat, clients.counts)
     return _smallest(u, clients.counts, take)
+
+
+TRAIN, VALIDATION, TEST = 0, 1, 2
+_SIDES = {"train": TRAIN, "training": TRAIN, "test": TEST, "testing": TEST}
+_SIDES |= dict.fromkeys(("validation", "valid", "val", "dev"), VALIDATION)
+
+
+@dataclass(frozen=True)
+class RowSplits:
+    """Which rows of arrays (n,) are held out, where that is not left to chance; what is None says nothing."""
+
+    given: Ints | None = None  # the side of each row: TRAIN, VALIDATION or TEST
+    order: npt.NDArray[Any] | None = None  # keys, of which the last ones of every client are held out
+    groups: npt.NDArray[Any] | None = None  # codes of what stays on one side
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, given: Any = None, order: Any = None, groups: Any = None, names: tuple[str, ...] = ("", "", "")
+    ) -> RowSplits:
+        """From arrays (n,) as they came, in whose ``names`` a CoterieError says what cannot be split by."""
+        said = [name for name, one in zip(names, (given, order, groups), strict=True) if one is not None]
+        if len(said) > 1:
+            raise CoterieError(f"{said[0]} and {said[1]} both say which rows are held out: name one.")
+        for name, values in zip(names, (given, order, groups), strict=True):
+            if values is not None and np.ndim(values) != 1:
+                raise CoterieError(f"'{name}' has the shape {np.shape(values)}: give one value for each row.")
+            if values is not None and (missing := encode(values).missing).any():
+                raise CoterieError(f"'{name}' has no value in {at_rows(missing)}: these rows cannot be split by it.")
+        if order is None:
+            return cls(_sides(given, names[0]), None, None if groups is None else encode(groups).codes)
+        keys, note = sort_keys(order, names[1])
+        return cls(None, keys, None, () if note is None else (note,))
+
+    def take(self, rows: Ints) -> RowSplits:
+        """The same of some rows."""
+        given, order, groups = (None if one is None else one[rows] for one in (self.given, self.order, self.groups))
+        return RowSplits(given, order, groups, self.notes)
+
+    def partition(
+        self, dealt: Partition, ids: npt.NDArray[np.uint64], fraction: float, seed: int, side: int
+    ) -> Partition:
+        """The same rows of the same clients with others held out: of a ``side``, the latest, or of whole groups.
+
+        As they were where nothing is said of rows, or no row is of that side and it is not TEST.
+        """
+        said = self.given is not None and (side == TEST or bool((self.given == side).any()))
+        if not said and (not fraction or (self.order is None and self.groups is None)):
+            return dealt
+        by = np.argsort(dealt.client, kind="stable")
+        client, row = dealt.client[by], dealt.row[by]
+        if said and self.given is not None:
+            test = self.given[row] == side
+        else:
+            rows = _Sorted(ids, client, np.bincount(client, minlength=len(ids)))
+            order, groups = (None if one is None else one[row] for one in (self.order, self.groups))
+            test = split_rows(rows, fraction, seed, int(side != TEST), order, groups)
+        bare = np.flatnonzero(np.bincount(client[~test], minlength=len(ids)) == 0)
+        if len(bare):
+            who = dealt.names[bare[0]] if dealt.names else f"{bare[0] + 1}"
+            raise CoterieError(
+                f"All rows of client {who} are held out, so that no model can be trained on any: give each client rows "
+                "to train on, or leave that client out."
+            )
+        sort = np.lexsort((client, test))
+        return replace(dealt, client=client[sort], row=row[sort], trained=int(np.sum(~test)))
+
+
+@dataclass(frozen=True)
+class _Sorted:
+    """Rows of arrays, sorted by client."""
+
+    ids: npt.NDArray[np.uint64]
+    codes: Ints
+    counts: Ints
+
+
+def _sides(values: Any, name: str) -> Ints | None:
+    """The side of every row, of texts such as train and test, or of True for those that are held out."""
+    if values is None:
+        return None
+    texts = np.asarray(values)
+    if texts.dtype.kind == "b":
+        return np.where(texts, TEST, TRAIN)
+    coded = encode(texts)
+    sides = [_SIDES.get(str(label).lower(), -1) for label in coded.labels]
+    if -1 in sides:
+        raise CoterieError(
+            f"'{name}' says which rows are held out by train, validation or test, not by "
+            f"'{coded.labels[sides.index(-1)]}': write these, or give it another name."
+        )
+    return np.array(sides, dtype=np.int64)[coded.codes]
 
 
 def split_keys(
@@ -157,7 +266,7 @@ def _smallest(u: Floats, counts: Ints, take: Ints) -> Bools:
     return key < np.repeat(threshold, counts)
 
 
-def _by_groups(clients: Clients, fraction: float, seed: int, repeat: int, groups: Any) -> Bools:
+def _by_groups(clients: SortedRows, fraction: float, seed: int, repeat: int, groups: Any) -> Bools:
     """Draw whole groups, stratified by the client in which each group first occurs."""
     column = encode(groups)
     group, g = column.codes, len(column.labels)
@@ -166,11 +275,11 @@ def _by_groups(clients: Clients, fraction: float, seed: int, repeat: int, groups
     _, first = np.unique(group, return_index=True)
     home = codes[first]
     by_home = np.argsort(home, kind="stable")
-    counts = np.bincount(home, minlength=len(clients)).astype(np.int64)
+    counts = np.bincount(home, minlength=len(clients.ids)).astype(np.int64)
     chosen = np.zeros(g, dtype=bool)
     chosen[by_home] = _smallest(u[by_home], counts, share(counts, clients.ids, fraction, seed, repeat))
     test = chosen[group]
-    trained = np.bincount(codes, weights=~test, minlength=len(clients)) > 0
+    trained = np.bincount(codes, weights=~test, minlength=len(clients.ids)) > 0
     bare = ~trained[codes]  # clients whose groups were all drawn elsewhere: their last-drawn group stays in training
     if bare.any():
         rows = np.flatnonzero(bare)

@@ -5,8 +5,8 @@ import pytest
 
 from coterie.data.clients import Clients
 from coterie.data.labels import label_ids
+from coterie.data.splits import split_rows
 from coterie.errors import CoterieError
-from coterie.evidence.splits import split_rows
 from coterie.numerics.keyed_random import uniform, uniform_rows
 
 
