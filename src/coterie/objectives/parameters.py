@@ -34,6 +34,11 @@ def initial_parameters(objective: Any, seed: int) -> Floats:
     return np.asarray(objective.start(int(seed)), dtype=precision(objective))
 
 
+def base_digest(objective: Any) -> str:
+    """What tells apart the numbers that no client changes: the digest of its ``base``; "" where there are none."""
+    return str(getattr(getattr(objective, "base", None), "digest", ""))
+
+
 def normalising(objective: Any) -> tuple[str, ...]:
     """Names of layers that normalise: its ``normalising``, by default those called so."""
     known = getattr(objective, "normalising", None)

@@ -258,6 +258,10 @@ def _read(document: Mapping[str, Any], shelf: Shelf, config: Config) -> Training
     heads, sizes = fields["heads"], fields["sizes"]
     if heads and not (len(heads) == len(sizes) == m == len(theta) and 0 < sizes.min() <= sizes.max() == theta.shape[1]):
         raise ValueError
+    base, digests = fields["base"], fields["digests"]
+    told = len(digests) in ((len(set(heads)),) if heads else (0, 1)) and (base is not None or not any(digests))
+    if not told or (base is not None and (base.ndim != 1 or base.dtype != np.uint8)):
+        raise ValueError
     if group is not None and (group.shape != (m,) or group.dtype.kind not in "iu"):
         raise ValueError
     runs = {name: [_run(entry, shelf) for entry in each] for name, each in document["runs"].items()}

@@ -68,6 +68,12 @@ class TrainingResult:
         Of their models then.
     inputs : tuple of str
         Columns of a table that a net is given.
+    whole : bool
+        Whether rows of X are whole numbers, such as tokens.
+    base : (bytes,) uint8 or None
+        What of the module does not train, once for all clients, as :func:`~coterie.objectives.deep.frozen_base.stored`.
+    digests : tuple of str
+        Of that of every group's net where they have other shapes, else of the one; empty without torch modules.
     """
 
     evidence: TrainingComparison
@@ -82,6 +88,9 @@ class TrainingResult:
     heads: tuple[str, ...] = ()
     sizes: Any = None
     inputs: tuple[str, ...] = ()
+    whole: bool = False
+    base: Any = None
+    digests: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, found: TrainingComparison, method: str) -> TrainingResult:
@@ -94,6 +103,12 @@ class TrainingResult:
         bare = {name: [replace(one, theta=None) for one in runs] for name, runs in found.runs.items()}
         heads = tuple(data.groups[g] for g in data.group) if found.config.model["heads"] else ()
         sizes = np.concatenate([[p.dim] * len(p) for _, p in kinds(problem.objective)]) if heads else None
+        bases = [part.base for _, part in kinds(problem.objective) if hasattr(part, "base")]
+        base = None
+        if bases:
+            from coterie.objectives.deep.frozen_base import stored
+
+            base = stored(bases)
         return cls(
             evidence=replace(found, runs=bare, problem=None),
             method=method,
@@ -107,6 +122,9 @@ class TrainingResult:
             heads=heads,
             sizes=sizes,
             inputs=data.inputs,
+            whole=data.train.X.dtype.kind in "iu",
+            base=base,
+            digests=tuple(base.digest for base in bases),
         )
 
     @property
@@ -181,7 +199,8 @@ class TrainingResult:
 
     def module(self, label: Any) -> Any:
         """The torch module of a client, by its label, in evaluation mode."""
-        theta, here = self.client(label), self.objective(np.zeros((1, *self.shape), np.float32), of=label)
+        row = np.zeros((1, *self.shape), np.int64 if self.whole else np.float32)
+        theta, here = self.client(label), self.objective(row, of=label)
         if not hasattr(here, "module"):
             raise CoterieError("softmax is no torch module: client() gives its numbers, and predict() its answers.")
         return here.module(theta)
@@ -271,13 +290,19 @@ class TrainingResult:
         """Rows of one client, whose net is that ``of`` a label, as an objective; without outcomes it only predicts."""
         rows = np.asarray(X)
         outcome = np.zeros(len(rows), dtype=np.int64) if y is None else np.asarray(y)
-        config, d = self.configuration, self.theta.shape[1]
+        config, d, digest = self.configuration, self.theta.shape[1], next(iter(self.digests), "")
         if self.heads:
             at = self.labels.index(str(of))
             config, d = model.with_head(config, self.heads[at]), int(self.sizes[at])
+            digest = self.digests[list(dict.fromkeys(self.heads)).index(self.heads[at])]
         model.need_size(config, d, (1 + prod(self.shape)) * self.classes)
         part = ClientRows(rows, outcome, np.array([0]), np.array([len(rows)]))
-        return model.objective_of(config, part, self.classes, targets=y is not None)
+        base = None
+        if digest:
+            from coterie.objectives.deep.frozen_base import restored
+
+            base = restored(self.base, digest)
+        return model.objective_of(config, part, self.classes, targets=y is not None, base=base)
 
 
 def _finite(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:

@@ -47,11 +47,13 @@ def objective_of(
     held: bool = False,
     targets: bool = True,
     labels: Sequence[str] | None = None,
+    base: Any = None,
 ) -> Any:
     """The clients' rows as an objective; without its ridge where they are held out.
 
     Without ``targets`` it only predicts: what ``rows.y`` holds then means nothing. ``labels`` are what clients are
     called where something is wrong: a model that cannot be imported, a missing torch, or what the objective refuses.
+    ``base`` are tensors of what does not train, by default those of the module.
     """
     model = config.model
     ridge = 0.0 if held else model["ridge"]
@@ -83,7 +85,7 @@ def objective_of(
     options |= {"ridge": ridge, "loss": _found(config, loss, "The loss") if ":" in loss else loss}
     options["score"] = None if score is None else _found(config, score, "The score")
     y = rows.y if targets else None
-    found = deep.Deep.of(made, rows.X, y, rows.starts, rows.stops, labels=labels, **options)
+    found = deep.Deep.of(made, rows.X, y, rows.starts, rows.stops, labels=labels, base=base, **options)
     if model["buffers"] == "averaged" and not found.architecture.buffers:
         raise CoterieError("buffers = 'averaged' changes nothing, as the model has no statistics: leave buffers out.")
     return found
@@ -179,11 +181,11 @@ def layers(config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
     for pattern in (*(shared or ()), *(personal or ())):
         if not matching([pattern], known):
             hint = nearest(pattern, known) or f" There are {listed(known, 12)}."
-            raise CoterieError(f"'{pattern}', as [layout] says, matches no layer of the model.{hint}")
+            raise CoterieError(f"'{pattern}', as [layout] says, matches no layer of the model that trains.{hint}")
     one, other = (matching(patterns or [], known) for patterns in (shared, personal))
     if both := [name for name in known if name in one and name in other]:
         raise CoterieError(f"Layer '{both[0]}' is shared and personal: name it in one of both.")
-    kept = set(getattr(objective, "kept", ()))  # frozen layers and statistics stay at home, whatever is said of others
+    kept = set(getattr(objective, "kept", ()))  # statistics stay at home, whatever is said of others
     left = [name for name in known if name not in one and name not in other and name not in kept]
     if left and shared is not None and personal is not None:
         raise CoterieError(

@@ -22,6 +22,8 @@ from coterie.methods.local_training.client_work import BROKEN, DIVERGED
 from coterie.methods.local_training.rounds import NO_GRADIENT
 from coterie.methods.method import Method
 from coterie.methods.registry import trained_method
+from coterie.objectives.mixed import kinds
+from coterie.objectives.parameters import base_digest
 from coterie.options import unheeded
 from coterie.runs.config import differences
 from coterie.runs.config_keys import section
@@ -361,7 +363,8 @@ def need_able(problem: TrainingProblem, name: str) -> dict[str, str]:
 def _about(problem: TrainingProblem, name: str) -> dict[str, Any]:
     """What a checkpoint is of."""
     data = {"fingerprint": problem.data.fingerprint, "seed": problem.seed}
-    return {"configuration": problem.config.document(name), "data": data}
+    bases = [digest for _, part in kinds(problem.objective) if (digest := base_digest(part))]
+    return {"configuration": problem.config.document(name), "data": data | ({"base": bases} if bases else {})}
 
 
 def _resumed(

@@ -12,6 +12,7 @@ from coterie.errors import CoterieError
 from coterie.methods.registry import TRAINED
 from coterie.objectives.deep import Deep
 from coterie.objectives.gradient_steps import Draws, Walk
+from coterie.objectives.mixed import Mixed
 from tests.messages import names
 
 rng = np.random.default_rng(0)
@@ -35,19 +36,13 @@ def deep(model: object = net, **how: object) -> Deep:
 
 
 @pytest.mark.parametrize("batched", [True, False])
-def test_what_is_frozen_does_not_move_and_the_rest_does_as_in_torch(batched: bool) -> None:
+def test_what_trains_moves_as_in_torch_and_the_rest_is_no_part_of_a_model(batched: bool) -> None:
     objective = deep(batched=batched, ridge=0.1, clip=0.5)
+    assert objective.names == {"0.bias": 4, "2.weight": 12, "2.bias": 3}
     first = np.tile(objective.start(0), (3, 1))
     draws = Draws(np.zeros(3, dtype=np.uint64), np.zeros(3, dtype=np.int64))
-    steps = np.full(3, 2)
-    there = objective.walk(first, Walk(np.full(3, 0.1), steps, draws, first * 0.0, 0.2, first, fresh=False))
-    np.testing.assert_array_equal(there[:, :20], first[:, :20])
-    assert np.all(there[:, 20:] != first[:, 20:])
-    g = objective.mean_gradient(first, draws)
-    assert not g[:, :20].any()
-    assert g[:, 20:].all()
-
-    module, end = net(), objective.walk(first, Walk(np.full(3, 0.1), steps, draws, fresh=False))
+    assert objective.mean_gradient(first, draws).all()
+    module, end = net(), objective.walk(first, Walk(np.full(3, 0.1), np.full(3, 2), draws, fresh=False))
     for _ in range(2):
         module.zero_grad()
         moving = [p for p in module.parameters() if p.requires_grad]
@@ -56,19 +51,21 @@ def test_what_is_frozen_does_not_move_and_the_rest_does_as_in_torch(batched: boo
         loss.backward()
         nn.utils.clip_grad_norm_(moving, 0.5)
         torch.optim.SGD(moving, 0.1).step()
-    flat = torch.cat([p.detach().flatten() for p in module.parameters()]).numpy()
-    np.testing.assert_allclose(end[0], flat, atol=1e-6)
+    np.testing.assert_allclose(end[0], objective.flat(module), atol=1e-6)  # flat refuses another frozen layer
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "pfedme", "apfl", "ifca", "group-models"])
 def test_methods_leave_it_alone(name: str) -> None:
     objective, trainer = deep(unseeded), TRAINED[name]
+    before = objective.module(objective.start(0))[0].weight.detach().clone()
     fed = InProcess(objective, np.zeros(3, dtype=np.int64) if trainer.groups else None)
     method = trainer.make(0)
     state = method.step(fed, method.init(fed))
     models, first = np.asarray(method.models(fed, state)), objective.start(0)
-    np.testing.assert_allclose(models[:, :20], np.tile(first[:20], (3, 1)), rtol=1e-6)
-    assert np.abs(models[:, 20:] - first[20:]).max() > 1e-4
+    assert models.shape == (3, 19)
+    assert np.abs(models - first).max() > 1e-4
+    for theta in models:
+        assert torch.equal(objective.module(theta)[0].weight, before)
 
 
 class LoRA(nn.Module):
@@ -90,16 +87,70 @@ def bitfit() -> nn.Module:
 
 
 @pytest.mark.parametrize("module", [bitfit(), LoRA(nn.Linear(5, 3)), nn.Sequential(nn.Linear(5, 3))])
-def test_a_pretrained_module_starts_as_it_is_and_what_is_frozen_stays(module: nn.Module) -> None:
+def test_a_pretrained_module_starts_as_it_is_and_only_what_trains_travels(module: nn.Module) -> None:
     objective = deep(module)
     fed, method = InProcess(objective), TRAINED["fedavg"].make(1)
     before, state = objective.flat(module), method.init(fed)
+    moving = torch.cat([p.detach().flatten() for p in module.parameters() if p.requires_grad]).numpy()
     np.testing.assert_array_equal(objective.start(7), before)
-    still = np.concatenate([np.full(p.numel(), not p.requires_grad) for p in module.parameters()])
-    np.testing.assert_array_equal(state["w"], before[~still])  # what is frozen does not travel
-    after = method.models(fed, method.step(fed, state))[0]
-    np.testing.assert_array_equal(after[still], before[still])
-    assert (after[~still] != before[~still]).any()
+    np.testing.assert_array_equal(state["w"], moving)
+    up = fed.ledger.bytes_up
+    state = method.step(fed, state)
+    assert fed.ledger.bytes_up - up == 3 * (4 * len(moving) + 3 * 8)  # beside x: w, diverged and broken
+    after = method.models(fed, state)[0]
+    assert (after != before).any()
+    made = dict(objective.module(after).named_parameters())
+    for name, layer in module.named_parameters():
+        assert layer.requires_grad or torch.equal(layer, made[name])
+
+
+def big(seed: int = 3, size: int = 200_000) -> nn.Module:
+    torch.manual_seed(seed)
+    inner = nn.Linear(5, 3)
+    inner.register_buffer("mask", torch.ones(size))
+    return LoRA(inner)
+
+
+def test_a_process_holds_it_once_and_the_user_gets_a_copy() -> None:
+    one, other = deep(big, batched=False), deep(big(), batched=True)
+    assert one.base is other.base
+    assert set(one.base.tensors) == {"inner.weight", "inner.bias", "inner.mask"}
+    workspaces = [one.sequential.workspace.module, other.sequential.workspace.module]
+    for name, tensor in one.base.tensors.items():
+        assert all(dict(w.inner.named_parameters()).get(name[6:], w.inner.mask) is tensor for w in workspaces)
+    theirs = one.module(one.start(0))
+    theirs.inner.weight.data += 1.0
+    np.testing.assert_array_equal(one.value(one.start(0)), other.value(one.start(0)))
+    assert deep(lambda: big(4)).base is not one.base
+    with pytest.raises(CoterieError, match=names("inner.weight train other numbers objective module")):
+        one.flat(theirs)
+
+
+def test_clients_of_other_bases_do_not_train_together() -> None:
+    mixed = Mixed.of([deep(big), deep(lambda: big(4))])
+    for name, words in (("fedavg", "other numbers layers train same pretrained"), ("group-sgd", "different layers")):
+        with pytest.raises(CoterieError, match=names(words)):
+            TRAINED[name].make(0).init(InProcess(mixed, np.zeros(6, dtype=np.int64)))
+
+
+class Counter(nn.Module):
+    """A layer whose buffer moves only where rows are large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(5, 3)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 2:
+            self.seen += 1.0
+        return self.inner(x)
+
+
+def test_what_moves_after_all_is_refused() -> None:
+    with pytest.raises(CoterieError, match=names("seen train writes first")):
+        objective = deep(Counter)
+        objective.walk(np.tile(objective.start(0), (3, 1)), Walk(np.ones(3), np.ones(3, dtype=int), Draws.of_all(3)))
 
 
 def test_a_model_of_frozen_layers_alone_is_refused() -> None:

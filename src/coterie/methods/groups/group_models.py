@@ -40,11 +40,12 @@ class AgreedLayers:
 
 
 def layers(objective: Any, travels: Bools) -> str:
-    """Names and sizes of all layers of an objective, whether they leave a client, and their type, as JSON."""
+    """Names and sizes of all layers of an objective, whether they leave a client, their type and base, as JSON."""
     names = parameters.layer_sizes(objective)
     first = np.cumsum([0, *names.values()])[:-1]
     about = [[name, size, bool(travels[at])] for (name, size), at in zip(names.items(), first, strict=True)]
-    return json.dumps({"layers": about, "dtype": np.dtype(parameters.precision(objective)).name})
+    dtype, base = np.dtype(parameters.precision(objective)).name, parameters.base_digest(objective)
+    return json.dumps({"layers": about, "dtype": dtype} | ({"base": base} if base else {}))
 
 
 @work

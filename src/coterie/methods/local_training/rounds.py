@@ -19,7 +19,8 @@ from coterie.methods.local_training.client_work import ModelTransport
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
-from coterie.objectives.parameters import initial_parameters, precision
+from coterie.objectives.mixed import kinds
+from coterie.objectives.parameters import base_digest, initial_parameters, precision
 from coterie.objectives.step_rules import Schedule
 from coterie.options import Checked, Declared, Option
 
@@ -295,6 +296,10 @@ def begin(site: Site, transport: ModelTransport, seeds: Sequence[int], asked: An
     if chosen.any() and hasattr(objective, "start"):
         models = np.stack([initial_parameters(objective, seed) for seed in seeds])
     about = {"dim": np.full(m, objective.dim), "shared": np.full(m, (~own).sum()), "bytes": np.full(m, models.itemsize)}
+    base = np.zeros(m, dtype=np.uint64)
+    for rows, part in kinds(objective):
+        base[rows] = int(base_digest(part)[:16] or "0", 16)
+    about |= {"base": base} if base.any() else {}
     return about | {"models": _only_from(models.ravel(), chosen), "mask": _only_from(~own, chosen)}
 
 
@@ -317,6 +322,11 @@ def ask_first_models(
         reply = about
     if not reply:
         raise CoterieError("No client said how many parameters it has: start again when some answer.")
+    if len(np.unique(about.get("base", ()))) > 1:
+        raise CoterieError(
+            "Clients have other numbers in the layers that do not train: give all the same pretrained module, or a "
+            "function that makes the same one everywhere."
+        )
     d, width = _same(about, "dim", "parameters"), _same(about, "bytes", "bytes in a number")
     _same(about, "shared", "shared parameters")
     models, mask = (reply[name][0] for name in ("models", "mask"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.errors import RAISED, CoterieError, nearest
+from coterie.objectives.deep.frozen_base import Base, Copies, tensors
 from coterie.objectives.deep.losses import LOSSES, SCORES, Loss
 from coterie.objectives.deep.random_generators import Generators
 from coterie.options import Option, checked
@@ -40,7 +41,8 @@ class Architecture:
     """What all clients of an objective have in common: the module, its loss, its number type and where it runs.
 
     The module is copied, never changed; it comes itself, or from a function without arguments that makes one. ``loss``
-    and ``score`` are functions ``(outputs, targets) -> (rows,)``, or names.
+    and ``score`` are functions ``(outputs, targets) -> (rows,)``, or names. The flat row has what moves, and ``base``
+    the rest: as the module has it (a function makes it with seed 0), or as it is given.
     """
 
     @checked
@@ -57,6 +59,7 @@ class Architecture:
         buffers: Annotated[
             Literal["personal", "averaged", "refused"], Option("What becomes of BatchNorm's statistics and the like.")
         ] = "personal",
+        base: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.loss, self.score = _named(loss, LOSSES, "loss"), score or SCORES.get(loss if isinstance(loss, str) else "")
         self.named = loss if isinstance(loss, str) else None
@@ -66,34 +69,57 @@ class Architecture:
         self.common = Generators(self.device)
         with self.common.begun(0):
             self.make = _maker(model)
-        self.given = self.make, loss, score, dtype, device, buffers
+        self.given = self.make, loss, score, dtype, device, buffers, base
+        self.base = Base({})
         module = self.module()
-        self.parameters = _places(module.named_parameters(), 0)
-        self.p = self.parameters[-1].stop if self.parameters else 0
-        if not self.p:
+        layers = dict(module.named_parameters())
+        if not any(p.numel() for p in layers.values()):
             raise CoterieError("The model has no parameters, so there is nothing to train: give one that has.")
-        still = [place for place in self.parameters if not module.get_parameter(place.name).requires_grad]
-        self.hooked = any(map(_hooks, module.parameters()))  # by gradient hooks, which torch.func does not call
-        if len(still) == len(self.parameters):
+        self.parameters = _places([(name, p) for name, p in layers.items() if p.requires_grad], 0)
+        if not self.parameters:
             raise CoterieError("All parameters of the model are frozen: leave requires_grad of some at True.")
-        unread = {
-            f"{n}.num_batches_tracked" for n, m in module.named_modules() if getattr(m, "momentum", None) is not None
-        }
-        held = ((name, b) for name, b in module.named_buffers() if name not in unread and self._holds(b))
-        self.buffers = _places(held, self.p)
-        self.d = self.buffers[-1].stop if self.buffers else self.p
-        self.moves = np.ones(self.d) if still else None  # 1 for what is trained; None where all is
-        for place in still:
-            self.moves[place.start : place.stop] = 0.0  # type: ignore[index]
-        if buffers == "refused" and self.buffers:
+        self.p = self.parameters[-1].stop
+        self.hooked = any(map(_hooks, layers.values()))  # by gradient hooks, which torch.func does not call
+        self.policy, self.all_buffers = buffers, {name for name, _ in module.named_buffers()}
+        self._look_at_layers(module)
+        if self.images:
+            module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.base = Base(self._settled(module, self.all_buffers))
+
+    def settle(self, moving: Collection[str]) -> None:
+        """Leave statistics of layers that train in the row, and buffers that are ``moving``: others are the base's."""
+        if still := not self.all_buffers <= {*moving, *self.statistics}:
+            module = self.module()
+        self.base = Base.held(self._settled(module, moving) if still else self.base.tensors)
+        if isinstance(self.make, Copies):
+            self.base.put_into(self.make.module)
+        if self.policy == "refused" and self.buffers:
             raise CoterieError(
                 f"The model has buffers ({', '.join(b.name for b in self.buffers)}) and they are refused: leave the "
                 'layers out, or say buffers="personal" or buffers="averaged".'
             )
-        counts = {name for name, b in module.named_buffers() if not b.is_floating_point()}
-        own = [place for place in self.buffers if buffers == "personal" or place.name in counts]
-        self.kept = tuple(place.name for place in (*still, *own))
-        self._look_at_layers(module)
+
+    def _settled(self, module: nn.Module, moving: Collection[str]) -> dict[str, Tensor]:
+        """Which buffers are in the row, those that train or are ``moving``; and what of the module never moves."""
+        unread = {
+            f"{n}.num_batches_tracked" for n, m in module.named_modules() if getattr(m, "momentum", None) is not None
+        }
+        named = dict(module.named_buffers())
+        move = {name for name in named if name in moving or name in self.statistics}
+        held = [(n, b) for n, b in named.items() if n in move and n not in unread and self._holds(b)]
+        self.buffers = _places(held, self.p)
+        self.d = self.buffers[-1].stop if self.buffers else self.p
+        own = (n for n, b in held if self.policy == "personal" or not b.is_floating_point())
+        self.kept = tuple(own)  # what never leaves a client
+        self.normalising = _normalising(module, [place.name for place in self.places])
+        frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+        still = {**frozen, **{name: b for name, b in named.items() if name not in move}}
+        if (given := self.given[-1]) is not None:
+            for name in still.keys() - self.base.tensors.keys():
+                if name not in given or given[name].shape != still[name].shape:
+                    raise CoterieError(f"The layer {name} does not train, and is not in what was saved of such layers.")
+                put(still[name], given[name])
+        return still
 
     def __reduce__(self) -> Any:
         return Architecture, self.given  # generators of this process do not travel
@@ -103,14 +129,14 @@ class Architecture:
         # layers that are in evaluation mode while the module trains, such as a frozen BatchNorm: they stay so
         self.resting = tuple(n for n, m in module.named_modules() if module.training and not m.training)
         self.train(module)
-        statistics = [m for m in module.modules() if isinstance(m, MOVING) and m.training]
+        named = {name: m for name, m in module.named_modules() if isinstance(m, MOVING) and m.training}
+        self.statistics = {f"{name}.{b}".lstrip(".") for name, m in named.items() for b in m._buffers}
         # as far as is known (see side_effects): whether buffers move in training, whether the output or loss of a row
         # depends on other rows (untracked: on those beside it, in evaluation too), and whether anything draws
-        self.moving = any(bool(m.track_running_stats) for m in statistics)
+        self.moving = any(bool(m.track_running_stats) for m in named.values())
         norms = (m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
         self.untracked = self.mixes = any(m.running_mean is None for m in norms)
         self.random = self.random_in_evaluation = False
-        self.normalising = _normalising(module, [place.name for place in self.places])
         self.images = any(isinstance(m, nn.Conv2d) for m in module.modules()) and self.dtype is torch.float32
         self.convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
 
@@ -125,21 +151,21 @@ class Architecture:
         return {place.name: place.stop - place.start for place in self.places}
 
     def module(self, seed: int = 0) -> nn.Module:
-        """A new copy of the module, of the right type and place; what is drawn for it depends on the seed alone."""
+        """A new copy of the module on the base, of the right type and place; its draws depend on the seed alone."""
         with self.common.begun(seed):
             module = self.make()
         if not any(b.is_complex() for b in module.buffers()):
-            return module.to(device=self.device, dtype=self.dtype)
+            return self.base.put_into(module.to(device=self.device, dtype=self.dtype))
         wide = torch.complex128 if self.dtype is torch.float64 else torch.complex64
 
         def placed(t: Tensor) -> Tensor:
             return t.to(self.device, self.dtype if t.is_floating_point() else wide if t.is_complex() else t.dtype)
 
         module._apply(placed)  # type: ignore[no-untyped-call]
-        return module
+        return self.base.put_into(module)
 
     def start(self, seed: int) -> np.ndarray[Any, np.dtype[Any]]:
-        """First parameters (d,): what the function that makes the module makes with this seed.
+        """First parameters (d,): what the function that makes the module makes with this seed, on the one base.
 
         A module that was given instead of a function is its own start, whatever the seed.
         """
@@ -160,7 +186,7 @@ class Architecture:
         return bool((buffer.double().abs() < most).all())
 
     def flat(self, module: nn.Module) -> np.ndarray[Any, np.dtype[Any]]:
-        """A module's parameters and floating buffers as one row (d,); a CoterieError where its layers are others."""
+        """What moves of a module as one row (d,); a CoterieError where its layers, or its base, are others."""
         if not isinstance(module, nn.Module):
             raise CoterieError(
                 f"A row of numbers is made of a torch.nn.Module, not of a {type(module).__name__}: load a state_dict "
@@ -173,13 +199,14 @@ class Architecture:
                 has = "no such layer" if layer is None else f"shape {tuple(layer.shape)}"
                 raise CoterieError(f"The layer {place.name} has shape {place.shape}, and the module given has {has}.")
             row[place.start : place.stop] = layer.detach().flatten().cpu()
+        self.base.need_same(layers)
         return np.asarray(row.numpy())
 
     def filled(self, theta: Any) -> nn.Module:
-        """A new module with the parameters and buffers of a row (d,), in evaluation mode."""
+        """A new module with the numbers of a row (d,), and a base of its own, in evaluation mode."""
         if np.shape(theta) != (self.d,):
             raise CoterieError(f"A model is one row of {self.d} numbers, not of shape {np.shape(theta)}.")
-        module = self.module()
+        module = self.module() if not self.base.tensors else copy.deepcopy(self.module())
         layers, views = tensors(module), self.views(self.tensor(theta))
         with torch.no_grad():
             for place in self.places:
@@ -210,6 +237,7 @@ class Architecture:
 
 def _maker(model: Any) -> Make:
     """What makes a new module whenever it is called; a CoterieError says what cannot make one."""
+    model = model.module if isinstance(model, Copies) else model
     given = isinstance(model, nn.Module)
     model = _plain(model) if given else model
     what = "The model" if given else f"The model {getattr(model, '__name__', type(model).__name__)}"
@@ -259,7 +287,9 @@ def _maker(model: Any) -> Make:
         if getattr(layer, "_post_accumulate_grad_hooks", None):
             more = "which nothing does here: use register_hook, which is handed the gradient"
             raise CoterieError(f"A hook of the parameter '{name}' waits for a gradient in .grad, {more}.")
-    if second is None or not {*map(id, tensors(first).values())} & {*map(id, tensors(second).values())}:
+    if second is None:
+        return Copies(first)
+    if not {*map(id, tensors(first).values())} & {*map(id, tensors(second).values())}:
         return made
     return lambda: copy.deepcopy(made())  # modules of several threads must share nothing
 
@@ -272,11 +302,6 @@ def _plain(module: nn.Module) -> nn.Module:
 
 def _hooks(layer: Tensor) -> bool:
     return bool(layer._backward_hooks or getattr(layer, "_post_accumulate_grad_hooks", None))
-
-
-def tensors(module: nn.Module) -> dict[str, Tensor]:
-    """All that a module holds, by name: parameters and buffers."""
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def size(make: Make) -> int:

@@ -118,12 +118,7 @@ class BatchedClients:
 
     @cached_property
     def _gradient(self) -> Callable[..., dict[str, Tensor]]:
-        each = vmap(grad(self._mean))
-        if self.of.moves is None:
-            return each
-        views = self.of.views(self.of.tensor(self.of.moves))
-        moves = {name: views[name] for name in self.layers}
-        return lambda *given: {name: g * moves[name] for name, g in each(*given).items()}
+        return vmap(grad(self._mean))
 
     @cached_property
     def _outputs(self) -> Callable[..., Tensor]:
@@ -133,7 +128,7 @@ class BatchedClients:
         """Layers that have gradients, and buffers, as views of flat rows; what comes before any call of a model."""
         if not hasattr(self._local, "module"):  # a call puts its layers into the module: threads must not share one
             module = self.of.module()
-            self._local.module, self._local.snapshot = Watched(module), Snapshot(module)
+            self._local.module, self._local.snapshot = Watched(module), Snapshot(module, self.of.base.tensors.values())
             self._local.types = {n: b.dtype for n, b in module.named_buffers() if not b.is_floating_point()}
         self._local.snapshot.restore()
         inner = self._local.module.inner

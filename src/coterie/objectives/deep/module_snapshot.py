@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -18,18 +19,19 @@ _ABSENT = object()
 
 
 class Snapshot:
-    """Brings a module back to how it was made, but for its parameters.
+    """Brings a module back to how it was made, but for its parameters and ``still`` tensors, which nobody writes to.
 
     A model is one flat row; what else a forward pass leaves in a module would be the next client's. Tensors are written
     back where they were written to, attributes where they are others, and lists and the like always.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, still: Iterable[Tensor] = ()) -> None:
         subs = list(module.modules())
         self.buffers = [(sub, dict(sub._buffers)) for sub in subs]
         self.own = [(sub, _own(sub)) for sub in subs if not type(sub).__module__.startswith("torch.")]
         tensors = [v for _, part in (*self.buffers, *self.own) for v in part.values() if isinstance(v, Tensor)]
-        self.tensors = [(t, t.detach().clone(), [t._version]) for t in tensors]
+        rest = {id(t) for t in still}
+        self.tensors = [(t, t.detach().clone(), [t._version]) for t in tensors if id(t) not in rest]
         self.memo = {id(x): x for x in (*subs, *module.parameters(), *tensors, *held(module))}
         loose = [(sub, {k: v for k, v in part.items() if not _fixed(v)}) for sub, part in self.own]
         self.loose = [(sub, self._copied(part)) for sub, part in loose if part]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,12 +17,13 @@ from coterie.errors import CoterieError
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.deep.architecture import Architecture, Make
 from coterie.objectives.deep.batched import Batch, BatchedClients, What, blocks
+from coterie.objectives.deep.frozen_base import Base
 from coterie.objectives.deep.local_steps import Training, batch
 from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
 from coterie.objectives.deep.sequential import SequentialClients, explained
 from coterie.objectives.deep.side_effects import batches, find_side_effects
-from coterie.objectives.deep.validate import validate
+from coterie.objectives.deep.validate import moving_buffers, validate
 from coterie.objectives.gradient_steps import Draws, RowRanges, Walk
 from coterie.objectives.row_kernels import owned_rows, row_ranges, weighted_means, weighted_sums
 
@@ -35,8 +36,9 @@ AT_ONCE = 1024  # rows whose features are made at a time
 class Deep(RowRanges):
     """``f_i(theta) = sum_r w_r loss(model(theta, x_r), y_r)`` over client i's rows r.
 
-    theta is one flat row: parameters in the module's order, then its floating buffers (BatchNorm's statistics), which
-    have no gradient and move with forward passes while a client trains. Several clients of one call run batched
+    theta is one flat row of what moves: parameters that train in the module's order, then buffers (BatchNorm's
+    statistics), which have no gradient and move with forward passes while a client trains. The rest of the module, its
+    ``base``, is held once, whatever has models on it. Several clients of one call run batched
     (``batched``), or one after another. :meth:`of` and :meth:`of_clients` check a caller's rows; this class does not.
     """
 
@@ -66,6 +68,7 @@ class Deep(RowRanges):
         dtype: str = "float32",
         device: str = "cpu",
         buffers: str = "personal",
+        base: Mapping[str, Tensor] | None = None,
         clip: float | None = None,
         ridge: float = 0.0,
         momentum: float = 0.0,
@@ -100,6 +103,8 @@ class Deep(RowRanges):
             Or "cuda", "cuda:1", ...
         buffers : {"personal", "averaged", "refused"}, default "personal"
             Whether BatchNorm's statistics stay at home, are averaged like parameters, or are an error.
+        base : mapping from str to Tensor, optional
+            Numbers of what does not train, by layer; by default the module's own.
         clip, ridge, momentum, optimizer, optimizer_args
             See :class:`Training`.
         batched : bool, optional
@@ -114,7 +119,7 @@ class Deep(RowRanges):
             For whatever does not fit: a row and two are taken through the model, its loss and back before anything is
             trained, and all targets in memory are looked at.
         """
-        architecture = Architecture(model, loss, score, dtype, device, buffers)
+        architecture = Architecture(model, loss, score, dtype, device, buffers, base)
         rows = Tensors(X, y, architecture.dtype, architecture.device)
         rows.labels = labels
         how = Training(clip, ridge, momentum, optimizer, dict(optimizer_args or {}))  # type: ignore[arg-type]
@@ -159,6 +164,8 @@ class Deep(RowRanges):
             batched = of.device.type != "cpu" or (of.p < SMALL and not of.convolves)
         sequential = SequentialClients(of, how, *rows.sets)
         validate(sequential, rows, hi - lo)
+        of.settle(moving_buffers(sequential, rows))
+        sequential.forget()
         known = not isinstance(rows, Tensors) or rows.known
         notes = find_side_effects(sequential, rows, lo, hi) if known else ()
         for note in notes:
@@ -194,8 +201,13 @@ class Deep(RowRanges):
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """Layers that never travel: frozen ones, which no client changes, and buffers under the policy "personal"."""
+        """Layers that never leave a client: buffers that move, under the policy "personal"."""
         return self.architecture.kept
+
+    @property
+    def base(self) -> Base:
+        """What no client changes, and all have in common: frozen layers, and buffers that never move."""
+        return self.architecture.base
 
     @property
     def normalising(self) -> tuple[str, ...]:
@@ -277,8 +289,6 @@ class Deep(RowRanges):
     def walk(self, theta: Floats, by: Walk) -> Floats:
         """Where local steps lead from theta (m, d)."""
         self.walked["steps"] = max(self.walked.get("steps", 0), int(by.steps.max(initial=0)))
-        if (moves := self.architecture.moves) is not None:
-            by = replace(by, on=moves if by.on is None else by.on * moves)
         return self._trained(theta, by, "A step of", BatchedClients.walk, SequentialClients.walk)
 
     def _trained(self, theta: Floats, by: Walk, doing: str, together: Work, alone: Work) -> Floats:

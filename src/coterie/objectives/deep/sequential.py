@@ -65,8 +65,7 @@ class ModuleWorkspace:
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         named = dict(self.module.named_parameters())
         self.layers = [named[place.name] for place in of.parameters]
-        self.trained = [layer for layer in self.layers if layer.requires_grad]
-        self.snapshot = Snapshot(self.module)
+        self.snapshot = Snapshot(self.module, of.base.tensors.values())
         self.fixed = {place.name: self.module.get_buffer(place.name) for place in of.buffers}
         self.generators = Generators(of.device, self.module, of.loss, of.score, *drawing)
 
@@ -95,6 +94,7 @@ class ModuleWorkspace:
         views = self.of.views(theta)
         for place, tensor in zip(self.of.places, (*self.layers, *self._buffers()), strict=True):
             views[place.name].copy_(tensor)
+        self.of.base.need_unchanged()
 
     def training(self, rows: int) -> None:
         """Go into training mode; less than two rows have no variance, so that statistics rest there."""
@@ -118,19 +118,16 @@ class ModuleWorkspace:
         return outputs.to(self.of.dtype) if self.of.half else outputs
 
     def gradient(self, batch: tuple[Any, Tensor, Tensor], ridge: float) -> list[Tensor]:
-        """The gradients (1, ...) of the layers for the loss of some rows; zero for frozen ones."""
+        """The gradients (1, ...) of the layers for the loss of some rows."""
         x, y, scale = batch
         if not len(y):  # whose model rests, and its statistics too
             return [torch.zeros_like(layer)[None] for layer in self.layers]
         self.training(len(y))
         loss = (self.of.loss(self.forward(x), y) * scale).sum()
-        grads = list(torch.autograd.grad(loss, self.trained, materialize_grads=True))
+        grads = list(torch.autograd.grad(loss, self.layers, materialize_grads=True))
         if ridge:
             decay = ridge * float(scale.sum())
-            grads = [g + decay * layer.data for g, layer in zip(grads, self.trained, strict=True)]
-        if len(self.trained) < len(self.layers):
-            found = iter(grads)
-            grads = [next(found) if layer.requires_grad else torch.zeros_like(layer) for layer in self.layers]
+            grads = [g + decay * layer.data for g, layer in zip(grads, self.layers, strict=True)]
         return [g[None] for g in grads]
 
 
@@ -148,6 +145,10 @@ class SequentialClients:
             self._local.workspace = ModuleWorkspace(self.of, *self.drawing)
         workspace: ModuleWorkspace = self._local.workspace
         return workspace
+
+    def forget(self) -> None:
+        """Drop the workspaces of all threads, as their modules are others now."""
+        self._local = threading.local()
 
     def each(self, work: Ints, run: Callable[[int, Seed], None]) -> None:
         """Call ``run(i, seed)`` for every client; ``seed(key, step)`` is to be called before each of its steps.

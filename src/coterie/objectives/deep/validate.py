@@ -51,6 +51,21 @@ def validate(sequential: SequentialClients, rows: Rows, counts: Ints) -> None:
         )
 
 
+def moving_buffers(sequential: SequentialClients, rows: Rows) -> set[str]:
+    """Buffers that a forward pass of two rows writes to or assigns, as the model trains or is evaluated."""
+    of, workspace = sequential.of, sequential.workspace
+    if of.all_buffers <= of.statistics or not len(rows):
+        return set(of.all_buffers)
+    was = {name: (id(b), b._version) for name, b in workspace.module.named_buffers()}
+    with workspace.generators.kept() as seed, torch.no_grad():
+        for training in (True, False):
+            seed(0, 0)
+            x, _ = rows.gather(np.array([0, len(rows) - 1]))
+            _outputs(of, workspace, x, training)
+    now = {name: (id(b), b._version) for name, b in workspace.module.named_buffers()}
+    return {name for name, before in was.items() if now.get(name) != before}
+
+
 def _outputs(of: Architecture, workspace: ModuleWorkspace, x: Tensor, training: bool) -> Tensor:
     """What the model makes of rows, once it is sure that it is a tensor with a row for each."""
     while_ = " while it trains" if training else ""
@@ -129,7 +144,7 @@ def _trains(of: Architecture, workspace: ModuleWorkspace, x: Tensor, y: Tensor) 
         )
     losses = _losses(of, outputs, y)
     try:
-        grads = torch.autograd.grad(losses.sum(), workspace.trained, allow_unused=True)
+        grads = torch.autograd.grad(losses.sum(), workspace.layers, allow_unused=True)
     except RAISED as problem:
         more = " Let operations of the forward give new tensors (x + 1, not x.add_(1) or x += 1)."
         raise CoterieError(
