@@ -35,8 +35,9 @@ def initial_parameters(objective: Any, seed: int) -> Floats:
 
 
 def base_digest(objective: Any) -> str:
-    """What tells apart the numbers that no client changes: the digest of its ``base``; "" where there are none."""
-    return str(getattr(getattr(objective, "base", None), "digest", ""))
+    """What tells apart the numbers that no client changes: digests of the ``base`` of its parts; "" without any."""
+    parts = getattr(objective, "parts", (objective,))
+    return "/".join(filter(None, (getattr(getattr(part, "base", None), "digest", "") for part in parts)))
 
 
 def normalising(objective: Any) -> tuple[str, ...]:

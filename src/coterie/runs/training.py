@@ -22,7 +22,6 @@ from coterie.methods.local_training.client_work import BROKEN, DIVERGED
 from coterie.methods.local_training.rounds import NO_GRADIENT
 from coterie.methods.method import Method
 from coterie.methods.registry import trained_method
-from coterie.objectives.mixed import kinds
 from coterie.objectives.parameters import base_digest
 from coterie.options import unheeded
 from coterie.runs.config import differences
@@ -362,9 +361,9 @@ def need_able(problem: TrainingProblem, name: str) -> dict[str, str]:
 
 def _about(problem: TrainingProblem, name: str) -> dict[str, Any]:
     """What a checkpoint is of."""
-    data = {"fingerprint": problem.data.fingerprint, "seed": problem.seed}
-    bases = [digest for _, part in kinds(problem.objective) if (digest := base_digest(part))]
-    return {"configuration": problem.config.document(name), "data": data | ({"base": bases} if bases else {})}
+    base, data = base_digest(problem.objective), problem.data
+    about = {"fingerprint": data.fingerprint, "seed": problem.seed, "base": base}
+    return {"configuration": problem.config.document(name), "data": about}
 
 
 def _resumed(
