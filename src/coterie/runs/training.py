@@ -361,9 +361,8 @@ def need_able(problem: TrainingProblem, name: str) -> dict[str, str]:
 
 def _about(problem: TrainingProblem, name: str) -> dict[str, Any]:
     """What a checkpoint is of."""
-    base, data = base_digest(problem.objective), problem.data
-    about = {"fingerprint": data.fingerprint, "seed": problem.seed, "base": base}
-    return {"configuration": problem.config.document(name), "data": about}
+    data = {"fingerprint": problem.data.fingerprint, "seed": problem.seed, "base": base_digest(problem.objective)}
+    return {"configuration": problem.config.document(name), "data": data}
 
 
 def _resumed(
