@@ -223,14 +223,14 @@ def test_rare_outcomes_are_judged_by_the_loss_beside_balanced_accuracy(tmp_path)
     result = compare(Config.of(tables, tmp_path), ["fedavg"])
     assert result.score == "loss" and result.rule.common == pytest.approx(1.0 - y.mean())
     table = result.table
-    assert table["loss"].is_monotonic_increasing and {"accuracy", "balanced accuracy"} <= set(table)
+    assert table["loss"].is_monotonic_increasing and {"accuracy", "balanced_accuracy"} <= set(table)
     problem, run = TrainingProblem.of(result.config, 0), result.runs["fedavg"][0]
     again = train(problem, "fedavg", run.setting)
     theta = np.broadcast_to(again.theta, (8, again.theta.shape[1]))
     part = problem.data.test
     rows = np.concatenate([np.arange(a, b) for a, b in zip(part.starts, part.stops, strict=True)])
     right = balanced_accuracy_score(part.y[rows], problem.held.predict(theta))
-    assert table["balanced accuracy"]["fedavg"] == pytest.approx(right)
+    assert table["balanced_accuracy"]["fedavg"] == pytest.approx(right)
     text = render_text(page.comparison_table(result), 240)
     assert "balanced accuracy, % (95% interval)" in text and "ordered by their loss" in " ".join(text.split())
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from coterie.report.words import amount
 from coterie.runs.loop_and_callbacks import Callback, Look
 
-_BESIDE = ("_clients", "_worst", "_10th", "_90th", "validation")
+_BESIDE = ("_clients", "_worst", "_10th", "_90th", "_variance", "_jain", "validation")
 _MEASURED = ("gradient", "noise_", "growth_")
 RARE, LINES = 30.0, 10
 """Seconds between plain lines, at least, and how many of them a run has, at most."""

@@ -24,8 +24,9 @@ from coterie.options import declared
 from coterie.runs.config import ALL, AUTO, Config
 from coterie.runs.config_keys import Run
 from coterie.runs.loop_and_callbacks import Callback, callbacks
+from coterie.runs.metrics import BALANCED, LOSS, METRICS
 from coterie.runs.model_objective import layers
-from coterie.runs.scores import BALANCED, RARE, Rule
+from coterie.runs.scores import RARE, Rule
 from coterie.runs.training import FILE, Trained, need_able, train
 from coterie.runs.training_problem import TrainingProblem, at_home, need_related
 
@@ -263,16 +264,13 @@ class TrainingComparison(Comparison):
 
     @property
     def others(self) -> list[str]:
-        """What stands beside it: the loss, the score where the loss judges, and accuracy balanced over rare classes."""
-        rare = [BALANCED] if self.rule.score == "accuracy" and self.rule.common >= RARE else []
-        return [name for name in (self.rule.score, *rare, "loss") if name and name != self.score]
+        """What stands beside it: other metrics, the score where the loss judges, balanced accuracy, and the loss."""
+        more = self.config.model["metrics"] or ((BALANCED,) if self.rule.common >= RARE else ())
+        return [name for name in dict.fromkeys((self.rule.score, *more, LOSS)) if name and name != self.score]
 
     def values(self, name: str, what: str = "") -> Floats:
         """A score of every seed (seeds,), by default the one over rows."""
-        key = what or self.score
-        if key == BALANCED:
-            return np.array([statistic(*run.scores.ratio(key))[0] for run in self.runs[name]])
-        return np.array([run.scores.summary().get(key, np.nan) for run in self.runs[name]])
+        return np.array([run.scores.summary().get(what or self.score, np.nan) for run in self.runs[name]])
 
     @cached_property
     def best(self) -> str:
@@ -288,8 +286,8 @@ class TrainingComparison(Comparison):
     def interval(self, name: str, other: str | None = None, what: str = "") -> Triple:
         """A method's mean score over rows with its 95% interval; its difference to another one where that is named.
 
-        Over clients, or known groups of them, and seeds together: see :mod:`~coterie.evidence.intervals`. An accuracy's
-        ends lie within 0 and 1, those of a packaged loss are not below 0, which no such loss is.
+        Over clients, or known groups of them, and seeds together: see :mod:`~coterie.evidence.intervals`. The ends lie
+        where a metric can, those of a packaged loss are not below 0, which no such loss is.
         """
         what = what or self.score
         value, moved = self._moved(name, what)
@@ -302,10 +300,11 @@ class TrainingComparison(Comparison):
         ratio = 0.0 if same else data["test"] / (1.0 - data["test"])  # same: all seeds hold these rows out
         alike = (np.nextafter(1.0, 0.0) if same else data["test"]) if anew else 1.0  # other clients may have them
         mean, low, high = interval(value, moved, float(alike), ratio)
-        share = what in ("accuracy", BALANCED) and self.rule.score == "accuracy"
-        if other is None and (share or (what == "loss" and self.config.loss_is_not_negative)):
+        if other is None and what in METRICS:
+            low, high = max(low, METRICS[what].low), min(high, METRICS[what].high)
+        if other is None and what == LOSS and self.config.loss_is_not_negative:
             low = max(low, 0.0)
-        return mean, low, min(high, 1.0) if other is None and share else high
+        return mean, low, high
 
     def _moved(self, name: str, what: str) -> tuple[Floats, Floats]:
         """Values (seeds,) and influences (seeds, units), each unit in the same column whatever its place in a seed.
@@ -333,9 +332,10 @@ class TrainingComparison(Comparison):
         """One row for each method, best first.
 
         Columns: the score over rows with its interval; over clients, of the worst client and of the 10th percentile
-        of clients (the 90th of losses); the paired difference to the best method with its interval; what stands
-        beside the score (the loss, ...) with its interval; bytes that a seed's run sent (NaN where all rows are in one
-        place), seconds that it took, and the settings that were chosen.
+        of clients (the 90th of losses), their variance, Jain's index, and how many clients count (the mean over seeds);
+        the paired difference to the best method with its interval; what stands beside the score (the loss, ...) with
+        its interval; bytes that a seed's run sent (NaN where all rows are in one place), seconds that it took, and the
+        settings that were chosen.
         """
         table = super().table
         return table.sort_values(self.score, ascending=self.rule.sign < 0, kind="stable") if self.known else table
@@ -359,7 +359,9 @@ class TrainingComparison(Comparison):
         """The columns of scores."""
         score, tail = self.score, "10th" if self.rule.sign > 0 else "90th"
         row: dict[str, Any] = interval_columns(score, self.interval(name))
-        row |= {f"{score}_{end}": self.values(name, f"{score}_{end}").mean() for end in ("clients", "worst", tail)}
+        ends = ("clients", "worst", tail, "variance", "jain")
+        row |= {f"{score}_{end}": self.values(name, f"{score}_{end}").mean() for end in ends}
+        row[f"{score}_counted"] = float(np.mean([run.scores.having(score).sum() for run in self.runs[name]]))
         row |= interval_columns("to_best", self.interval(name, self.best))
         for beside in self.others:
             row |= interval_columns(beside, self.interval(name, what=beside))

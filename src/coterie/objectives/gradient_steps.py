@@ -94,6 +94,10 @@ class RowRanges:
         """The weight of every client's rows (m,)."""
         return totals(self.weights, self.starts, self.stops)
 
+    def row_weights(self) -> Floats:
+        """The weight of every row, client after client (sum of counts,)."""
+        return self.weights[row_kernels.owned_rows(self.starts, self.stops)[1]]
+
 
 class WeightedRows(RowRanges):
     """Rows of columns X (n, p) and outcomes y (n,), whose losses are sums over them; its steps run compiled."""

@@ -78,11 +78,25 @@ class Mixed:
 
     def predict(self, theta: Any) -> npt.NDArray[Any]:
         """What every row's own model says of it, client after client."""
+        return self._by_row(lambda which, part: part.predict(_rows(theta, which, part)))
+
+    def outputs(self, theta: Any) -> npt.NDArray[Any]:
+        """What every row's own model gives for it, client after client, where all kinds give outputs of one shape."""
+        return self._by_row(lambda which, part: part.outputs(_rows(theta, which, part)))
+
+    def row_weights(self) -> Floats:
+        """The weight of every row, client after client."""
+        return self._by_row(lambda _, part: part.row_weights())
+
+    def _by_row(self, found: Callable[[Ints, Any], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         rows: list[Any] = [None] * len(self)
         for which, part in self.kinds():
-            found = part.predict(_rows(theta, which, part))
-            for r, own in zip(which, np.split(found, np.cumsum(part.counts)[:-1]), strict=True):
+            for r, own in zip(which, np.split(found(which, part), np.cumsum(part.counts)[:-1]), strict=True):
                 rows[r] = own
+        if len({own.shape[1:] for own in rows}) > 1:
+            raise CoterieError(
+                "Groups' nets give outputs of other shapes, which no metric compares: leave metrics out."
+            )
         return np.concatenate(rows)
 
     def gradient(self, theta: Floats) -> Floats:

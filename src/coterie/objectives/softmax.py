@@ -52,6 +52,17 @@ def _predict(data: Data, classes: int, theta: Floats) -> Ints:
     return out
 
 
+@reading
+def _outputs(data: Data, classes: int, theta: Floats) -> Floats:
+    _, X, _, _, _, starts, stops = data
+    out, at = np.empty(((stops - starts).sum(), classes)), 0
+    for i in range(starts.shape[0]):
+        for r in range(starts[i], stops[i]):
+            predictors(X, r, theta[i], out[at])
+            at += 1
+    return out
+
+
 @dataclass(frozen=True)
 class Softmax(WeightedRows):
     """``f_i(theta) = sum_r w_r (-log p_r(y_r) + ridge |theta|^2 / 2)`` over client i's rows r.
@@ -125,6 +136,10 @@ class Softmax(WeightedRows):
     def predict(self, theta: npt.ArrayLike) -> Ints:
         """The likeliest class of every row at its client's theta, client after client (sum of counts,)."""
         return _predict(self.compiled, self.classes, self._each(theta))
+
+    def outputs(self, theta: npt.ArrayLike) -> Floats:
+        """The scores of every row's classes, client after client (sum of counts, classes)."""
+        return _outputs(self.compiled, self.classes, self._each(theta))
 
     def accuracy(self, theta: npt.ArrayLike) -> Floats:
         """Share of every client's weight that is classified rightly (m,); NaN where no row weighs."""

@@ -18,7 +18,8 @@ from coterie.report import words
 from coterie.report.page import page, write_page
 from coterie.report.tables import Table, but_for, with_interval
 from coterie.runs.config import AUTO
-from coterie.runs.scores import BALANCED, RARE
+from coterie.runs.metrics import BALANCED, LOSS, METRICS
+from coterie.runs.scores import RARE
 from coterie.runs.training import Trained
 
 GROUPS = 24
@@ -68,19 +69,21 @@ def comparison_table(result: TrainingComparison) -> Table:
     tail = "10th percentile" if result.rule.sign > 0 else "90th percentile"
     columns = [("method", names)]
     for column in (score, *(["to_best"] if len(names) > 1 else []), *result.others):
-        title = f"{column}{', %' if percent(result, column) else ''} (95% interval)"
+        title = f"{named(column)}{', %' if percent(column) else ''} (95% interval)"
         cells = with_interval(frame, column, _shown(result, score if column == "to_best" else column))
         if column == "to_best":
             title, cells = f"against {result.best} (95% interval)", but_for(result.best, frame, cells)
         columns.append((title, cells))
     for key, title in (("clients", "over clients"), ("worst", "worst client"), (tail[:4], tail)):
         columns.append((title, [shown(v) for v in frame[f"{score}_{key}"]]))
+    for key, title in (("variance", "variance"), ("jain", "Jain's index")) if result.config.model["metrics"] else ():
+        columns.append((title, [words.number(v, 3) for v in frame[f"{score}_{key}"]]))
     columns += _costs(frame)
     return Table.of(
-        f"Held-out {score} of every client's model",
+        f"Held-out {named(score)} of every client's model",
         columns,
         marked=names.index(result.best) if len(names) > 1 else None,
-        note=f"{intervals(result)} Configuration {result.fingerprint}.",
+        note=" ".join([intervals(result), *meanings(result), f"Configuration {result.fingerprint}."]),
     )
 
 
@@ -89,14 +92,36 @@ def _costs(frame: pd.DataFrame) -> list[tuple[str, list[str]]]:
     return [("sent", sent), ("seconds", [words.number(v, 2) for v in frame["seconds"]])]
 
 
-def percent(result: TrainingComparison, what: str) -> bool:
-    """Whether something is a share of outcomes, which no score of the user's own is taken for."""
-    return what in ("accuracy", BALANCED) and result.rule.score == "accuracy"
+def named(what: str) -> str:
+    """A score as it is written."""
+    if what not in METRICS:
+        return what
+    return what.upper() if len(what) < 4 else what.replace("_", " ").replace("f1", "F1")
+
+
+def meanings(result: TrainingComparison) -> list[str]:
+    """What each metric that was chosen is, which way is better, and how many clients count: a sentence each."""
+    out, first = [], next(iter(result.runs.values()))
+    for name in result.config.model["metrics"]:
+        if metric := METRICS.get(name):
+            which = "higher" if metric.greater else "lower"
+            seen, all_ = (sum(int(run.scores.having(one).sum()) for run in first) for one in (name, LOSS))
+            some = "all clients count" if seen == all_ else f"{seen:,} of {all_:,} clients count, of all seeds"
+            out.append(f"{named(name)[0].upper()}{named(name)[1:]}: {metric.text}; {which} is better; {some}.")
+    if out:
+        out.append("Over rows, a metric is of all clients' rows together, each with its own client's model.")
+        out.append("Variance and Jain's index are over clients: 0 and 1 where all have the same.")
+    return out
+
+
+def percent(what: str) -> bool:
+    """Whether something is a share of outcomes, whose names no score of the user's own has."""
+    return what in ("accuracy", BALANCED)
 
 
 def _shown(result: TrainingComparison, what: str = "") -> Callable[[float], str]:
     """How a score is written."""
-    if percent(result, what or result.score):
+    if percent(what or result.score):
         return lambda value: words.fixed(100.0 * value, 1)
     return lambda value: words.number(value, 4)
 
@@ -143,10 +168,11 @@ def headline(result: TrainingComparison) -> str:
     best, value = result.best, result.interval(result.best)[0]
     if not np.isfinite(value):
         who = "No method has a" if len(result.runs) > 1 else f"{best} has no"
-        return f"{who} finite {result.score} on held-out rows: take smaller steps (eta), or scale the inputs."
-    shown, share = _shown(result), percent(result, result.score)
+        return f"{who} finite {named(result.score)} on held-out rows: take smaller steps (eta), or scale the inputs."
+    shown, share = _shown(result), percent(result.score)
     size = f"{shown(value)}%" if share else shown(value)
-    what = f"{'an' if result.score[0] in 'aeiou' else 'a'} {result.score}"
+    letters = "aeioufmrAFMR" if result.score in METRICS else "aeiou"  # an F1, an MSE, an R2
+    what = f"{'an' if result.score[0] in letters else 'a'} {named(result.score)}"
     text = f"{best} has {what} of {size} on held-out rows"
     if len(result.runs) == 1:
         return f"{text}."
@@ -199,8 +225,11 @@ def unscored(run: Trained) -> list[str]:
         (f"the loss of {run.method} is not finite at client {{}}", counted & ~finite),
     ]
     if scores.score is not None:
-        without = counted & finite & ~np.isfinite(scores.score)
-        found.append((f"the {scores.rule.score} of {run.method} is not a number at client {{}}", without))
+        without = scores.having(scores.rule.score) & finite & ~np.isfinite(scores.score)
+        found.append((f"the {named(scores.rule.score)} of {run.method} is not a number at client {{}}", without))
+    for name in scores.metrics:
+        undefined = f"{named(name)} is undefined for client {{}}, with held-out rows {METRICS[name].without}"
+        found.append((f"{undefined}: means over clients leave that out", counted & ~scores.having(name)))
     who = {text: [words.short(run.labels[i]) for i in np.flatnonzero(those)] for text, those in found}
     return [f"Seed {run.seed}: {text.format(listed(labels))}." for text, labels in who.items() if labels]
 

@@ -27,6 +27,7 @@ from coterie.results.saved_values import Form, Shelf, packed, plain, unpack, unp
 from coterie.results.training_result import TrainingResult
 from coterie.runs.config import Config
 from coterie.runs.config_keys import SECTIONS, section
+from coterie.runs.metrics import METRICS, Measured
 from coterie.runs.model_objective import own
 from coterie.runs.scores import Rule, Scores
 from coterie.runs.training import Trained
@@ -36,6 +37,7 @@ MODEL, TRAINING = Form("model.json", "coterie model"), Form("training.json", "co
 _REPORT = b'<meta name="generator" content="coterie">'
 _CODE = {"path": "The model", "loss": "The loss", "score": "The score"}
 _REMEDY = "They are damaged: train them again."
+_PARTS: dict[str, Any] = {"Scores": Scores, "Rule": Rule, "Measured": Measured}
 
 
 def load(path: str | os.PathLike[str], folder: str | os.PathLike[str] = ".", **code: Any) -> FitResult | TrainingResult:
@@ -275,9 +277,13 @@ def _read(document: Mapping[str, Any], shelf: Shelf, config: Config) -> Training
 
 def _run(entry: Mapping[str, Any], shelf: Shelf) -> Trained:
     """A run, without its models; a ValueError where its scores are not those of its clients."""
-    run = Trained(theta=None, **unpacked(Trained, entry, shelf, {"Scores": Scores, "Rule": Rule}, without="theta"))
-    if not len(run.scores.loss) == len(run.scores.weight) == len(run.labels):
+    run = Trained(theta=None, **unpacked(Trained, entry, shelf, _PARTS, without="theta"))
+    m, scores = len(run.labels), run.scores
+    if not len(scores.loss) == len(scores.weight) == m or not scores.metrics.keys() <= METRICS.keys():
         raise ValueError
+    for one in scores.metrics.values():
+        if not (one.clients.shape == (m,) and one.over.shape == one.under.shape and one.over[:, :0].shape == (m, 0)):
+            raise ValueError
     return run
 
 

@@ -282,6 +282,8 @@ class Shelf:
 
 
 _ARRAYS, _SEVERAL, _OPTIONAL = ("Floats", "Ints", "npt.NDArray[Any]", "Any"), "tuple[Floats, ...]", " | None"
+_BY_NAME = {"dict[str, Measured]": "Measured"}
+"""Dataclasses that a field may have by names, by its annotation."""
 _TYPES: dict[str, tuple[type, ...]] = {
     **{"str": (str,), "bool": (bool,), "int": (int,), "float": (float, int)},
     **{"list": (list,), "tuple": (tuple,), "dict": (dict,)},
@@ -303,6 +305,8 @@ def _pack(kind: str, name: str, value: Any, shelf: Shelf) -> Any:
             return json.loads(value.to_json())
         case _ if is_dataclass(value):
             return packed(value, shelf, f"{name}.")
+        case by_name if by_name in _BY_NAME:
+            return {key: packed(one, shelf, f"{name}.{key}.") for key, one in value.items()}
         case "pd.DataFrame":
             return shelf.put_frame(name, value)
         case "tuple[Level, ...]":
@@ -340,6 +344,9 @@ def unpack(kind: str, name: str, entry: Any, shelf: Shelf, parts: Mapping[str, A
     match kind:
         case part if part in parts:
             return parts[part](**unpacked(parts[part], entry, shelf, parts))
+        case by_name if by_name in _BY_NAME:
+            part = parts[_BY_NAME[by_name]]
+            return {str(key): part(**unpacked(part, one, shelf, parts)) for key, one in entry.items()}
         case "Design":
             return Design.from_json(json.dumps(entry))
         case "pd.DataFrame":

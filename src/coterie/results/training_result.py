@@ -338,6 +338,7 @@ def by_client(problem: TrainingProblem, run: Trained) -> pd.DataFrame:
     if run.scores.score is not None and run.scores.known:
         frame[run.scores.rule.score] = run.scores.score
     if run.scores.known:
+        frame |= {name: one.clients for name, one in run.scores.metrics.items()}
         frame["loss"] = run.scores.loss
     if run.helpers:
         frame["main"] = ~np.isin(data.labels, run.helpers)

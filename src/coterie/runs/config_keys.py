@@ -10,6 +10,7 @@ from coterie.errors import CoterieError
 from coterie.objectives.step_rules import Optimizer
 from coterie.options import Checked, Option, declared, of, shown, unheeded
 from coterie.runs.in_memory import code
+from coterie.runs.metrics import names
 
 MOST = 10_000
 """Seeds at most."""
@@ -34,6 +35,13 @@ def text(value: Any) -> str:
     if isinstance(value, str):
         return value
     raise ValueError("no text")
+
+
+def distinct(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Texts that are not twice the same."""
+    if len(set(values)) < len(values):
+        raise ValueError("twice the same")
+    return values
 
 
 def optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -119,6 +127,9 @@ class Torch(Checked):
     ] = None
     score: Annotated[Any, Option("What is compared: package.module:function.", what=_CODE, read=optional(code))] = None
     greater_is_better: Annotated[bool | None, Option("Of a score of one's own.", beside=("score", ()))] = None
+    metrics: Annotated[
+        tuple[str, ...], Option("What held-out rows are measured by; the first judges.", choices=names, read=distinct)
+    ] = ()
     dtype: Annotated[Literal["float32", "float64", "bfloat16"], Option("Of the parameters.")] = "float32"
     device: Annotated[str, Option("Where it is trained: cpu, cuda, cuda:1.")] = "cpu"
     buffers: Annotated[Literal["personal", "averaged", "refused"], Option("What happens to statistics.")] = "personal"
@@ -132,6 +143,11 @@ class Torch(Checked):
     batched: Annotated[
         bool | None, Option("Whether clients run as one batch; by default a small net without convolutions does.")
     ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.metrics and self.score is not None:
+            raise CoterieError("score and metrics of [model] both say what is compared: leave one of them out.")
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ _MOST = 100_000_000
 """Most numbers of a client's softmax model."""
 _ARGS = 100
 """Most arguments of a saved model, and entries of one of them."""
-_SOFTMAX = ("path", "ridge", "greater_is_better", "target", "inputs")
+_SOFTMAX = ("path", "ridge", "metrics", "greater_is_better", "target", "inputs")
 """Keys of [model] that softmax heeds; the last says nothing without a score of one's own, whatever the model."""
 _STEPS = ("clip", "momentum", "optimizer", "optimizer_args")
 SCORED = ("cross_entropy", "bce")

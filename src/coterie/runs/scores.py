@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from coterie.numerics.arrays import Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.mean_loss import sizes
+from coterie.objectives.mixed import kinds
 from coterie.objectives.parameters import has_finite_gradient
+from coterie.runs.metrics import LOSS, METRICS, Answers, Measured, measure, of_sums
 
 RARE = 0.8
 """With so large a share of held-out outcomes in one class, accuracy says little: methods are judged by the loss."""
-BALANCED = "balanced accuracy"
 
 
 @dataclass(frozen=True)
 class Rule:
     """What models are judged by."""
 
-    score: str = ""  # "accuracy", the name of a score of the user's own, or "" where there is the loss alone
+    score: str = ""  # a metric, the name of a score of the user's own, or "" where the loss judges
     greater: bool | None = True  # whether a larger score is better; None where nobody has said so
-    common: float = 0.0  # share of the most frequent class among held-out outcomes; 0 where there are no classes
-    finite: bool = True  # whether the score is a number for every client with held-out rows
+    common: float = 0.0  # share of the most frequent class among held-out outcomes; 0: none, or the metric was chosen
+    finite: bool = True  # whether some client has the score, and it is a number for all that have it
 
     @property
     def by(self) -> str:
@@ -42,26 +44,18 @@ class Scores:
     """Held-out rows of every client, all (m,)."""
 
     loss: Floats  # mean of a client's rows; NaN where it has none
-    score: Floats | None  # mean: the share that is classified rightly, where there are classes, or the user's own
+    score: Floats | None  # what is judged by beside the loss: a metric, or the mean of the user's own score
     weight: Floats  # of the rows; 0 for a client whose rows are not finite
     rule: Rule = Rule("accuracy")
-    hits: Floats | None = None  # (m, K) where there are classes: outcomes of each that were classified rightly ...
-    counts: Floats | None = None  # ... and all of them
+    metrics: dict[str, Measured] = field(default_factory=dict)  # those that were chosen, or asked for
 
     @classmethod
     def of(
-        cls,
-        held: Any,
-        theta: Any,
-        rule: Rule,
-        outcomes: Ints | None = None,
-        owner: Ints | None = None,
-        main: Ints | None = None,
+        cls, held: Any, theta: Any, rule: Rule, metrics: Sequence[str] = (), y: Any = None, main: Ints | None = None
     ) -> Scores:
         """Of models theta (m, d) on an objective of held-out rows; of the ``main`` clients alone where they are named.
 
-        Where the classes of their rows are given, ``outcomes`` (n, ...) client after client and the client ``owner``
-        (n,) of each, it is counted by class, too.
+        ``metrics`` need the outcomes y (n, ...) of their rows, client after client.
         """
         weight = np.where(has_finite_gradient(held), sizes(held), 0.0)
         if main is not None:
@@ -70,17 +64,21 @@ class Scores:
         judged = weight > 0.0
         if isinstance(theta, np.ndarray):  # the largest of outputs that are no numbers would be a class as any other
             judged &= np.isfinite(theta).all(axis=-1)
+        found: dict[str, Measured] = {}
         with np.errstate(over="ignore", invalid="ignore"):
             loss = np.where(weight > 0.0, np.asarray(held.value(theta), dtype=np.float64) / safe, np.nan)
-            score = np.where(judged, held.accuracy(theta), np.nan) if rule.score else None
-        hits = counts = None
-        if outcomes is not None and owner is not None:
-            found = np.asarray(held.predict(theta))
-            found = found if found.dtype.kind == "i" else (found.reshape(outcomes.shape) > 0.0).astype(np.int64)
-            hits, counts = by_class(outcomes, found, np.where(judged[owner], owner, -1), len(weight))
-        if score is not None:
-            rule = replace(rule, finite=bool(np.isfinite(score[weight > 0.0]).all()))
-        return cls(loss, score, weight, rule, hits, counts)
+            if asked := [name for name in metrics if name != LOSS]:
+                owner = np.repeat(np.arange(len(weight)), counts(held))
+                answers = Answers(y, np.asarray(held.outputs(theta)), held.row_weights(), owner, len(weight))
+                found = measure(asked, answers, judged, (weight > 0.0) & ~judged)
+            score = found[rule.score].clients if rule.score in found else None
+            if rule.score and score is None:
+                score = np.where(judged, held.accuracy(theta), np.nan)
+        out = cls(loss, score, weight, rule, found)
+        if score is None:
+            return out
+        some = score[out.having(rule.score)]
+        return replace(out, rule=replace(rule, finite=bool(len(some) and np.isfinite(some).all())))
 
     @classmethod
     def none(cls, m: int, rule: Rule) -> Scores:
@@ -97,60 +95,70 @@ class Scores:
         """The share that is classified rightly (m,), where there are classes."""
         return self.score if self.rule.score == "accuracy" else None
 
+    def of_clients(self, what: str) -> Floats:
+        """The loss, the score, or a metric (m,)."""
+        if what in self.metrics:
+            return self.metrics[what].clients
+        return self.loss if what == LOSS or self.score is None else self.score
+
+    def having(self, what: str) -> Bools:
+        """Clients (m,) with held-out rows that have the loss, the score, or a metric, whatever its value."""
+        seen = self.weight > 0.0
+        return seen & self.metrics[what].defined if what in self.metrics else seen
+
     def judged(self, rule: Rule) -> Floats:
         """What a rule judges by (m,)."""
-        return self.loss if self.score is None or rule.by == "loss" else self.score
+        return self.of_clients(rule.by)
 
     @property
     def best(self) -> Floats:
-        """The same so that larger is better (m,)."""
-        return self.rule.sign * self.judged(self.rule)
+        """The same so that larger is better (m,); NaN for a client that has none."""
+        return np.where(self.having(self.rule.by), self.rule.sign * self.judged(self.rule), np.nan)
 
     @property
     def standing(self) -> tuple[bool, float]:
         """What models are chosen by, larger is better: whether the score judges, and its mean over clients, or -inf."""
-        best = self.best[self.weight > 0.0]
+        best = self.best[self.having(self.rule.by)]
         good = len(best) > 0 and bool(np.isfinite(best).all())
-        return self.rule.by != "loss", float(best.mean()) if good else -np.inf
+        return self.rule.by != LOSS, float(best.mean()) if good else -np.inf
 
     def ratio(self, what: str) -> tuple[Floats, Floats]:
         """Numerators and denominators (m, K), whose ratios of sums over clients have ``what`` as their mean."""
-        if what == BALANCED:
-            m = len(self.weight)
-            none = np.zeros((m, 0))
-            return (none, none) if self.hits is None or self.counts is None else (self.hits, self.counts)
-        value = self.loss if what == "loss" or self.score is None else self.score
-        return np.where(self.weight > 0.0, value * self.weight, 0.0)[:, None], self.weight[:, None]
+        if what in self.metrics:
+            return self.metrics[what].over, self.metrics[what].under
+        return np.where(self.weight > 0.0, self.of_clients(what) * self.weight, 0.0)[:, None], self.weight[:, None]
 
     def summary(self) -> dict[str, float]:
-        """Means over rows and over clients, the worst client and the 10th percentile, of the score and of the loss.
+        """Of the score, each metric and the loss: over all rows, the mean over clients, the worst, the 10th percentile.
 
-        Of a score whose direction nobody has said there are the means alone.
+        Fairness is their variance and Jain's index, ``(sum x)^2 / (m sum x^2)``: 1 where all clients have the same, 1 /
+        m where one has all. Clients without a metric are left out. Of a score whose direction nobody has said there are
+        the means alone.
         """
         out: dict[str, float] = {}
-        if self.score is not None:
-            out |= self._few(self.rule.score, self.score, self.rule.greater)
-        return out | self._few("loss", self.loss, False)
+        for name in dict.fromkeys([self.rule.score, *self.metrics]):
+            if name:
+                out |= self._few(name, METRICS[name].greater if name in self.metrics else self.rule.greater)
+        return out | self._few(LOSS, False)
 
-    def _few(self, name: str, values: Floats, greater: bool | None) -> dict[str, float]:
-        seen = self.weight > 0.0
-        if not seen.any():
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # losses of models that diverged
+    def _few(self, name: str, greater: bool | None) -> dict[str, float]:
+        one = self.of_clients(name)[self.having(name)]
+        if not (self.weight > 0.0).any():
             return {}
-        one, weight = values[seen], self.weight[seen]
-        out = {name: float(one @ weight / weight.sum()), f"{name}_clients": float(one.mean())}
-        if greater is None:
+        rows = of_sums(*(part.sum(axis=0, keepdims=True) for part in self.ratio(name))).clients[0]
+        out = {name: float(rows), f"{name}_clients": float(one.mean()) if len(one) else np.nan}
+        if greater is None or not len(one):
             return out
         worst, tail = (one.min(), "10th") if greater else (one.max(), "90th")
-        with np.errstate(invalid="ignore"):
-            return out | {f"{name}_worst": float(worst), f"{name}_{tail}": float(np.quantile(one, int(tail[:2]) / 100))}
+        out |= {f"{name}_worst": float(worst), f"{name}_{tail}": float(np.quantile(one, int(tail[:2]) / 100))}
+        jain = one.sum() ** 2 / (len(one) * np.square(one).sum()) if one.min() >= 0.0 else np.nan
+        return out | {f"{name}_variance": float(one.var()), f"{name}_jain": float(jain)}
 
 
-def by_class(outcomes: Ints, found: Ints, owner: Ints, m: int) -> tuple[Floats, Floats]:
-    """Outcomes of each class that were found and all of them (m, K); an owner of -1 is nobody."""
-    K, per = int(outcomes.max(initial=0)) + 1, outcomes[0].size if len(outcomes) else 1
-    whose = np.repeat(owner, per)
-    true, right = outcomes.ravel(), (outcomes == found).ravel()
-    cell = whose * K + true
-    good = whose >= 0
-    hits, counts = (np.bincount(cell[some], minlength=m * K).reshape(m, K) for some in (good & right, good))
-    return hits.astype(np.float64), counts.astype(np.float64)
+def counts(held: Any) -> Ints:
+    """Rows (m,) of every client."""
+    out = np.zeros(len(held), dtype=np.int64)
+    for rows, part in kinds(held):
+        out[rows] = part.counts
+    return out

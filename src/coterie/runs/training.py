@@ -90,7 +90,7 @@ class _Run:
     before: float = 0.0  # seconds until the checkpoint that it goes on from
 
     def __post_init__(self) -> None:
-        _ = self.problem.held, self.judge and self.judge.held  # whether there are rows to judge by is said first
+        _ = self.problem.held, self.problem.rule, self.judge and self.judge.held  # what to judge by is missed first
         self.config, given = self.problem.config.run, dict(self.setting)
         if self.config["strict"] and "strict" in self.trainer.hyper_parameters:
             given.setdefault("strict", True)
@@ -209,7 +209,7 @@ class _Run:
         entry |= {"bytes_up": self.fed.ledger.bytes_up, "bytes_down": self.fed.ledger.bytes_down}
         if self.judge is not None:
             scores = self.judge.scores(theta)
-            value = float(np.nanmean(np.where(scores.weight > 0.0, scores.best, np.nan)))
+            value = float(np.nanmean(scores.best))
             entry["validation"] = scores.rule.sign * value
             judged, value = scores.rule.by != "loss", value if np.isfinite(value) else -np.inf
             if not self.best or (judged, value) > (self.best["judged"], self.best["value"]):
@@ -286,7 +286,7 @@ class _Run:
             setting=self.settings,
             seed=self.problem.seed,
             theta=theta,
-            scores=self.problem.scores(theta, classes=True),
+            scores=self.problem.scores(theta, last=True),
             labels=labels,
             curve=self.curve,
             status=status,

@@ -23,12 +23,13 @@ from coterie.objectives.parameters import has_finite_gradient
 from coterie.objectives.row_kernels import owned_rows
 from coterie.runs.config import Config
 from coterie.runs.federated_data import Federated, federated
+from coterie.runs.metrics import BALANCED, LOSS, METRICS, need_outcomes
 from coterie.runs.model_objective import objective_of, outcome_classes, with_head
-from coterie.runs.scores import Rule, Scores
+from coterie.runs.scores import RARE, Rule, Scores
 
 _GREATER = ("coterie.objectives.deep.losses:dice",)
 """The package's own scores, of which more is better."""
-_TAKEN = ("accuracy", "loss", "method", "bytes", "seconds", "diverged", "chosen")
+_TAKEN = (*METRICS, LOSS, "method", "bytes", "seconds", "diverged", "chosen")
 
 
 @dataclass(frozen=True)
@@ -145,33 +146,39 @@ class TrainingProblem:
 
     @cached_property
     def rule(self) -> Rule:
-        """What models are judged by: an accuracy, a score of the user's own, or the loss."""
+        """What models are judged by: the first metric that was chosen, an accuracy, the user's own score, or the loss.
+
+        A CoterieError for metrics that the outcomes, or the loss, do not have.
+        """
         model = self.config.model
         if path := model["score"]:
             name = path.rpartition(":")[2].partition(" ")[0]
             known = True if path in _GREATER else None
             greater = known if model["greater_is_better"] is None else model["greater_is_better"]
             return Rule(path if name in _TAKEN else name, greater)
-        found = outcome_classes(self.config, np.concatenate([self.data.train.y, self.data.test.y]))
+        outcomes = np.concatenate([self.data.train.y, self.data.test.y])
+        if chosen := model["metrics"]:
+            need_outcomes(chosen, "cross_entropy" if model["path"] == "softmax" else model["loss"], outcomes)
+            return Rule() if chosen[0] == LOSS else Rule(chosen[0], METRICS[chosen[0]].greater)
+        found = outcome_classes(self.config, outcomes)
         if found is None:
             return Rule()
         common = np.bincount(found.ravel()).max(initial=0) / max(found.size, 1)
         return Rule("accuracy", True, float(common) if len(np.unique(found)) > 1 else 0.0)
 
-    def scores(self, theta: Any, classes: bool = False) -> Scores:
-        """Of models of all clients, or of one for all of them, on held-out rows; by class, too, where asked for."""
+    def scores(self, theta: Any, last: bool = False) -> Scores:
+        """Of models of all clients, or of one for all of them, on held-out rows.
+
+        Beside what was chosen, the ``last`` look has accuracy balanced over classes, where one of them is nearly all.
+        """
         if self.final:
             return Scores.none(len(self.data), self.rule)
         if isinstance(theta, np.ndarray) and len(theta) == 1:
             theta = np.broadcast_to(theta, (len(self.data), theta.shape[1]))
-        part = self.data.test
-        found = outcome_classes(self.config, part.y) if classes else None
-        if found is None:
-            return Scores.of(self.held, theta, self.rule, main=self.main)
-        counts = part.stops - part.starts
-        owner = np.repeat(np.arange(len(counts)), counts)
-        rows = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts - part.starts, counts)
-        return Scores.of(self.held, theta, self.rule, found[rows], owner, self.main)
+        part, rule = self.data.test, self.rule
+        metrics = self.config.model["metrics"] or ((BALANCED,) if last and rule.common >= RARE else ())
+        y = part.y[owned_rows(part.starts, part.stops)[1]] if metrics else None
+        return Scores.of(self.held, theta, rule, metrics, y, self.main)
 
 
 def at_home(method: Method) -> bool:

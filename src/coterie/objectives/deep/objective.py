@@ -356,6 +356,10 @@ class Deep(RowRanges):
         labels = self.architecture.labels
         return self._per_row(theta, lambda outputs, _: outputs.argmax(1) if labels else outputs)
 
+    def outputs(self, theta: npt.ArrayLike) -> Any:
+        """What the model gives for every row, client after client (sum of counts, ...)."""
+        return self._per_row(theta, lambda outputs, _: outputs)
+
     def accuracy(self, theta: npt.ArrayLike) -> Floats:
         """Weighted mean score of every client's rows (m,), by default the share of right ones; NaN where none weighs.
 
