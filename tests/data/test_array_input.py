@@ -65,7 +65,6 @@ def test_inputs_are_by_default_all_other_numbers():
         ({"target": "yy"}, {}, "target yy y"),
         ({"inputs": ["x", "sex"]}, {}, "sex number x z y"),
         ({"inputs": ["x", "y"]}, {}, "inputs target"),
-        ({"target": "sex"}, {}, "sex number"),
         ({}, {"client": "schol"}, "schol school"),
         ({}, {"client": table().school}, "client name column"),
         ({}, {"group": {"s1": 2}}, "group name column"),

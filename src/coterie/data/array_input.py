@@ -43,7 +43,8 @@ def arrays(
     if not names or target in names:
         why = "names the target" if names else "is no column of numbers beside the target"
         raise CoterieError(f"What the net is given (inputs) {why}: name columns, such as inputs={rest[:2]}.")
-    y = _numbers(table, target)
+    y = as_labels(table[target].series, f"Column '{target}'") if table[target].stored != "number" else None
+    y = _numbers(table, target) if y is None else y
     if y.dtype.kind == "f" and np.array_equal(y, np.rint(y)) and np.abs(y).max(initial=0) < 2**53:
         y = y.astype(np.int64)
     found = {"X": np.column_stack([_numbers(table, name) for name in names]).astype(np.float64), "y": y}
@@ -105,6 +106,16 @@ def as_numbers(values: Any, what: str) -> npt.NDArray[Any]:
             "alike at all clients first."
         )
     return array
+
+
+def as_labels(values: Any, what: str) -> npt.NDArray[Any] | None:
+    """Classes that are named by text (n,), none of which is missing; None for what is no text."""
+    array = np.asarray(values) if hasattr(values, "dtype") else as_array(values, what)
+    if array.ndim != 1 or not (array.dtype.kind in "US" or any(isinstance(v, str) for v in array[:1].tolist())):
+        return None
+    if (coded := encode(array)).missing.any():
+        raise CoterieError(f"{what} has no value in {at_rows(coded.missing)}: drop these rows, or give them a class.")
+    return coded.labels[coded.codes].astype(str)
 
 
 Column = int | str

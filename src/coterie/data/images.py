@@ -171,7 +171,12 @@ def read_folder(folder: str | Path, size: Size = None, seed: int = 0, test_fract
     A CoterieError for a folder without clients or images, an image without a mask or the other way round, files that
     cannot be read, and images of several sizes.
     """
-    home = local(folder)
+    found = image_pairs(local(folder), size)
+    return by_column(found["client"], seed, test_fraction).take(found["X"], found["y"])
+
+
+def image_pairs(home: Path, size: tuple[int, int] | None = None) -> dict[str, Array]:
+    """The images of :func:`read_folder` as X, their masks as y, and the client of each."""
     if not home.is_dir():
         raise CoterieError(f"{home} is not a folder: name the one that has a sub-folder for each client.")
     places = [p for p in sorted(home.iterdir()) if p.is_dir() and not p.name.startswith(".")]
@@ -191,8 +196,8 @@ def read_folder(folder: str | Path, size: Size = None, seed: int = 0, test_fract
             )
         X.append(pixels if size is None else resized(pixels, size, 1))
         y.append(inside.astype(np.uint8) if size is None else resized(inside.astype(np.uint8), size, 0))
-    partition = by_column([name for name, _, _ in pairs], seed, test_fraction)
-    return partition.take(np.stack(X)[:, None], np.stack(y)[:, None])
+    names = np.array([name for name, _, _ in pairs])
+    return {"X": np.stack(X)[:, None], "y": np.stack(y)[:, None], "client": names}
 
 
 def _pairs(place: Path) -> list[tuple[Path, Path]]:

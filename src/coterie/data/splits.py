@@ -108,8 +108,8 @@ def split_rows(
 
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
-_SIDES = {"train": TRAIN, "training": TRAIN, "test": TEST, "testing": TEST}
-_SIDES |= dict.fromkeys(("validation", "valid", "val", "dev"), VALIDATION)
+SIDES = {"train": TRAIN, "training": TRAIN, "test": TEST, "testing": TEST}
+SIDES |= dict.fromkeys(("validation", "valid", "val", "dev"), VALIDATION)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _sides(values: Any, name: str) -> Ints | None:
     if texts.dtype.kind == "b":
         return np.where(texts, TEST, TRAIN)
     coded = encode(texts)
-    sides = [_SIDES.get(str(label).lower(), -1) for label in coded.labels]
+    sides = [SIDES.get(str(label).lower(), -1) for label in coded.labels]
     if -1 in sides:
         raise CoterieError(
             f"'{name}' says which rows are held out by train, validation or test, not by "

@@ -20,6 +20,7 @@ import pandas as pd
 from coterie import files
 from coterie.data.array_input import as_numbers, is_table, matrix
 from coterie.data.columns import at_rows
+from coterie.data.labels import find_labels
 from coterie.data.partition import ClientRows
 from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError, fitting, listed, nearest
@@ -74,6 +75,8 @@ class TrainingResult:
         What of the module does not train, once for all clients, as :func:`~coterie.objectives.deep.frozen_base.stored`.
     digests : tuple of str
         Of that of every group's net where they have other shapes, else of the one; empty without torch modules.
+    class_names : tuple of str
+        What classes are called, where outcomes were text.
     """
 
     evidence: TrainingComparison
@@ -91,6 +94,7 @@ class TrainingResult:
     whole: bool = False
     base: Any = None
     digests: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, found: TrainingComparison, method: str) -> TrainingResult:
@@ -125,6 +129,7 @@ class TrainingResult:
             whole=data.train.X.dtype.kind in "iu",
             base=base,
             digests=tuple(base.digest for base in bases),
+            class_names=data.class_names,
         )
 
     @property
@@ -233,7 +238,7 @@ class TrainingResult:
         theta = self.client(client)
         with fitting("What was read of these trained models", _REMEDY):
             found = self.objective(some, of=client).predict(theta[None])
-        return np.asarray(found)[: len(rows)]
+        return np.asarray(self.class_names)[found[: len(rows)]] if self.class_names else np.asarray(found)[: len(rows)]
 
     def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike, *, group: str | None = None, **options: Any) -> Adapted:
         """A model for a client that was not there, from its own rows X, y (n, ...).
@@ -253,7 +258,7 @@ class TrainingResult:
             known = f"losses of nets of other shapes do not compare: say one of {listed(dict.fromkeys(self.heads))}"
             raise CoterieError(f"group of adapt() is {group!r}, and {known if self.heads else 'all nets are alike'}.")
         of = self.labels[self.heads.index(group)] if group is not None else None
-        here = self.objective(rows, _finite(y, "Outcomes to adapt to"), of)
+        here = self.objective(rows, self._outcomes(y), of)
         if "personal" not in options and any(self.configuration.layout.values()):
             options["personal"] = model.layers(self.configuration, here)["personal"]
         with fitting("What was read of these trained models", _REMEDY):
@@ -278,6 +283,17 @@ class TrainingResult:
         if not len(groups):
             raise CoterieError("Every client was left out of the training: there is no model to adapt. Train again.")
         return groups, np.stack([theta[good & (label == g)].mean(axis=0) for g in groups])
+
+    def _outcomes(self, y: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Outcomes to adapt to, texts as the classes that they name."""
+        if not self.class_names:
+            return _finite(y, "Outcomes to adapt to")
+        codes = find_labels(np.asarray(self.class_names), y)
+        if (codes < 0).any():
+            raise CoterieError(
+                f"'{np.asarray(y)[codes < 0][0]}' is no class of the models, which are {listed(self.class_names)}."
+            )
+        return codes
 
     def _rows(self, X: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
         """Rows of the shape that was trained, all finite, or a CoterieError."""

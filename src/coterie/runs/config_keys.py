@@ -55,9 +55,11 @@ class Data:
 
     argument: ClassVar[str] = "partition"
     source: Annotated[
-        Any, Option("digits, fashion-mnist, a .npz file, or package.module:function.", what="text", read=text)
+        Any, Option("digits, fashion-mnist, a file or folder, or package.module:function.", what="text", read=text)
     ] = "digits"
-    args: Annotated[dict[str, Any], Option("Arguments of the function.")] = field(default_factory=dict)
+    args: Annotated[dict[str, Any], Option("Arguments of the function, or of the reader.")] = field(
+        default_factory=dict
+    )
     rows: Annotated[int, Option("Rows that are taken; 0 takes all.", low=0)] = 0
     partition: Annotated[
         Literal["auto", "iid", "dirichlet", "shards", "by_column", "rotated", "given"],

@@ -12,8 +12,9 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.array_input import arrays, as_array, as_numbers, is_table
+from coterie.data.array_input import arrays, as_array, as_labels, as_numbers, is_table
 from coterie.data.images import rotated
+from coterie.data.labels import encode
 from coterie.data.partition import (
     ClientRows,
     Partition,
@@ -25,6 +26,7 @@ from coterie.data.partition import (
     shards,
     shuffled,
 )
+from coterie.data.readers import Columns, read
 from coterie.data.splits import TEST, VALIDATION, RowSplits
 from coterie.errors import CoterieError, nearest
 from coterie.federation import Array
@@ -52,6 +54,7 @@ class Federated:
     classes: int  # 0 where outcomes are no classes
     groups: tuple[str, ...] = ()  # what groups are called
     inputs: tuple[str, ...] = ()  # columns of X, of a table
+    class_names: tuple[str, ...] = ()  # of outcomes that were text, in the order of their codes
     held: RowSplits = field(
         default_factory=RowSplits
     )  # of the training rows, in the order of ``train.y``: what choices are made by
@@ -103,12 +106,18 @@ def federated(config: Config, seed: int) -> Federated:
     if data["rows"] and data["rows"] < len(table["y"]):
         kept = np.sort(shuffled(seed, len(table["y"]), "rows")[: data["rows"]])
         table = {name: values[kept] for name, values in table.items()}
-    data = data | _said(data, table)
+    data, class_names = data | _said(data, table), tuple[str, ...]()
+    if table["y"].dtype.kind == "U":
+        if config.model["path"] != "softmax" and config.model["loss"] != "cross_entropy":
+            raise CoterieError("y is text, and only cross_entropy is a loss of classes: code y as numbers, or take it.")
+        coded = encode(table["y"])
+        table, class_names = table | {"y": coded.codes}, tuple(map(str, coded.labels))
     held = _held(data, table)
     if data["partition"] == "rotated":
         angles = data["angles"]
         partitioned = rotated(table["X"], table["y"], data["clients"], angles, seed, data["test"])
-        return _channels(Federated.of(partitioned, len(angles) > 1), data["source"])
+        found = _channels(Federated.of(partitioned, len(angles) > 1), data["source"])
+        return replace(found, class_names=class_names)
     partition = _partition(data, table, seed)
     ids = np.arange(len(partition.group), dtype=np.uint64)
     partition = held.partition(partition, ids, data["test"], seed, TEST)
@@ -122,7 +131,8 @@ def federated(config: Config, seed: int) -> Federated:
     partitioned = partition.take_sorted(table["X"][partition.row], table["y"][partition.row])
     found = _channels(Federated.of(partitioned, known, names), data["source"])
     held = held.take(partition.row[: partition.trained])
-    return replace(found, inputs=inputs, held=held, said={key: data[key] for key in ("partition", "given_split")})
+    said = {key: data[key] for key in ("partition", "given_split")}
+    return replace(found, inputs=inputs, held=held, said=said, class_names=class_names)
 
 
 def _said(data: dict[str, Any], table: Table) -> dict[str, Any]:
@@ -208,11 +218,15 @@ def source(config: Config) -> tuple[Table, tuple[str, ...]]:
     """
     name, model, data = config.data["source"], config.model, config.data
     rows = name.value if isinstance(name, Held) else name
+    keys = ("group", "given_split", "order_by", "split_by")
+    beside = list(dict.fromkeys(filter(None, [data["column"] or "client", SPLIT, *(data[key] for key in keys)])))
     if is_table(rows):
-        keys = ("group", "given_split", "order_by", "split_by")
-        beside = dict.fromkeys(filter(None, [data["column"] or "client", SPLIT, *(data[key] for key in keys)]))
         path = config.folder / local(rows) if isinstance(rows, str) else rows
-        return arrays(path, model["target"], model["inputs"], list(beside))
+        return arrays(path, model["target"], model["inputs"], beside)
+    place = config.folder / local(rows) if isinstance(rows, str) and ":" not in rows else None
+    if place is not None and (place.is_dir() or place.suffix == ".json"):
+        found = read(place, Columns(model["target"], model["inputs"], beside), data["args"])
+        return _checked(f"The data source '{name}'", found), ()
     if model["target"] is not None:
         raise CoterieError(
             "target is for rows that are a table, and these are arrays, whose outcomes are y: leave it out."
@@ -244,7 +258,7 @@ def _source(config: Config) -> Table:
     elif ":" in name:
         found = called(config.load(name, "The data source"), f"The data source '{name}'", args)
     else:
-        hint = nearest(name, PACKAGED) or f" There are {', '.join(PACKAGED)}, .npz files and package.module:function."
+        hint = nearest(name, PACKAGED) or f" There are {', '.join(PACKAGED)}, files, folders, package.module:function."
         raise CoterieError(f"There are no data called '{name}'.{hint}")
     return _checked(f"The data source '{name}'", found)
 
@@ -273,10 +287,12 @@ def _checked(subject: str, found: Any) -> Table:
         found = dict(zip(NAMES, found, strict=False))
     if not isinstance(found, dict) or not {"X", "y"} <= found.keys():
         raise CoterieError(f"{subject} must give X and y: a tuple (X, y), or arrays by name.")
-    table = {
-        key: (as_numbers if key in ("X", "y") else as_array)(values, f"{key} of {subject[0].lower()}{subject[1:]}")
-        for key, values in ((str(key), values) for key, values in found.items())
-    }
+    table: Table = {}
+    for key, values in ((str(key), values) for key, values in found.items()):
+        what = f"{key} of {subject[0].lower()}{subject[1:]}"
+        labels = as_labels(values, what) if key == "y" else None
+        numbers = as_numbers if key in ("X", "y") else as_array
+        table[key] = numbers(values, what) if labels is None else labels
     n = len(table["X"]) if table["X"].ndim else 0
     for key, values in table.items():
         if values.ndim == 0 or len(values) != n:
