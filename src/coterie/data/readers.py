@@ -259,7 +259,7 @@ def _images(path: Path, columns: Columns, size: Any = None, mode: str = "") -> A
     try:
         from PIL import Image
     except ImportError:
-        raise CoterieError(f"Reading the images in '{path}' needs Pillow: pip install pillow.") from None
+        raise CoterieError(f"Reading the images in '{path}' needs Pillow: pip install 'coterie[data]'.") from None
     places: Mapping[Any, Path] = _sides(path) or {None: path}
     files = [
         (side, file, file.relative_to(place))
