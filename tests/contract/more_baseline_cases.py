@@ -10,6 +10,7 @@ from coterie.methods.apfl import APFL
 from coterie.methods.fedala import FedALA
 from coterie.methods.fedbabu import FedBABU
 from coterie.methods.feddyn import FedDyn
+from coterie.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrep import FedRep
@@ -42,6 +43,10 @@ ROWS = {"B": 2, "C": 0.5, "E": 2}
 MORE_BASELINES = [
     baseline("fedprox", FedProx(eta=0.2, E=40, mu=0.5), quadratic, to_optimum=16, optimum=shared_envelopes),
     baseline("fedprox-rows", FedProx(eta=0.1, mu=0.7, **ROWS), classes, random=True),
+    baseline("fedavgm", FedAvgM(eta=0.2, beta=0.5, eta_g=0.5), quadratic, to_optimum=60, optimum=optimum),
+    baseline("fedadam-rows", FedAdam(eta=0.1, **ROWS), classes, random=True),
+    baseline("fedyogi-personal", FedYogi(eta=0.1, personal=("1",), **ROWS), grouped, random=True),
+    baseline("fedadagrad", FedAdagrad(eta=0.1), quadratic),
     baseline("scaffold", Scaffold(eta=0.15, E=3), quadratic, to_optimum=20, optimum=optimum),
     baseline("scaffold-part", Scaffold(eta=0.05, E=4, C=0.5, option=1, eta_g=0.9), quadratic),
     baseline("scaffold-rows", Scaffold(eta=0.1, **ROWS), classes, random=True),

@@ -16,11 +16,12 @@ from coterie.methods.local_training.fit import Rounds as Training
 from coterie.methods.local_training.rounds import LocalTraining
 from coterie.methods.networks.options import Asked, Run, Similarity
 from coterie.methods.registry import METHODS, TRAINED
-from coterie.options import declared
+from coterie.options import Checked, declared
 from coterie.results.fit_options import Columns, Options
 from coterie.runs.config_keys import SECTIONS
 
 MODELS = {"table": "table", "net": "torch"}
+COMMON = (Checked, LocalTraining)
 HEAD = """# Methods and options
 
 Made from the table of methods and from the declarations of options, which Python, the command and configurations share:
@@ -38,7 +39,8 @@ def page() -> str:
     parts += [section("A similarity network: `network`", Asked, Similarity), section("A run on it: `rounds`", Run)]
     parts += [section("Methods that train, on a table: `rounds`, beside their own options", Training)]
     parts += [section("All methods that train over rounds", LocalTraining)]
-    parts += [own(cls) for cls in dict.fromkeys(method.method_class for method in TRAINED.values())]
+    classes = (cls for method in TRAINED.values() for cls in reversed(method.method_class.__mro__))
+    parts += [own(cls) for cls in dict.fromkeys(cls for cls in classes if is_dataclass(cls) and cls not in COMMON)]
     parts += [section(f"Configuration of training: `[{name}]`", cls) for name, cls in SECTIONS.items()]
     parts += [section("`federation.toml`", Config), section("`[policy]`", Policy)]
     parts += [section("`site.toml`", Member), section("`[disclosure]`", Disclosure)]
@@ -72,7 +74,7 @@ def own(cls: type) -> str:
     rows = [row for key, row in declared(cls).items() if key not in above]
     names = ", ".join(f"`{name}`" for name, method in TRAINED.items() if method.method_class is cls)
     beside = "" if base is LocalTraining or not above else f"; and those of `{base.__name__}`"
-    return "\n".join([f"### {names}{beside}", "", *table(rows)]) if rows else ""
+    return "\n".join([f"### {names or f'`{cls.__name__}`'}{beside}", "", *table(rows)]) if rows else ""
 
 
 def table(rows) -> Iterator[str]:

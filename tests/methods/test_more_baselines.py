@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from coterie.federation import work
 from coterie.methods.apfl import APFL
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedbn import FedBN
+from coterie.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrep import FedRep
@@ -53,6 +56,35 @@ def test_fedprox(kind, B, C):
     w = loop.fedprox(gradients(o, B), by_rows(o), first(o), 0.1, epochs(o, 3, B), chosen(C, 9), 0.7)
     np.testing.assert_allclose(state["w"], w, **close)
     np.testing.assert_allclose(models, np.tile(w, (M, 1)), **close)
+
+
+SERVERS = {
+    "avgm": FedAvgM(eta=0.1, beta=0.7, eta_g=0.8),
+    "adagrad": FedAdagrad(eta=0.1, beta1=0.7, eta_g=0.2),
+    "yogi": FedYogi(eta=0.1, beta1=0.7, beta2=0.8, eta_g=0.2, tau=0.02),
+    "adam": FedAdam(eta=0.1, beta1=0.7, beta2=0.8, eta_g=0.2, tau=0.02),
+}
+
+
+@every
+@pytest.mark.parametrize("rule", SERVERS)
+def test_server_optimisers(kind, B, C, rule):
+    o, method = objective(kind), replace(SERVERS[rule], B=B, C=C, E=3, seed=9)
+    state, models = run(method, o, first(o))
+    how = {"eta_g": method.eta_g, "beta1": 0.7, "beta2": 0.8, "tau": getattr(method, "tau", 1.0)}
+    w = loop.fedopt(gradients(o, B), by_rows(o), first(o), 0.1, epochs(o, 3, B), chosen(C, 9), rule, **how)
+    np.testing.assert_allclose(state["w"], w, **close)
+    np.testing.assert_allclose(models, np.tile(w, (M, 1)), **close)
+
+
+def test_server_optimisers_without_memory_are_fedavg():
+    """Momentum 0 and a step of 1; and steps of eta_g / (2 tau) = 1 where tau is far above all changes."""
+    o = quadratic()
+    plain = final(FedAvg(eta=0.1), InProcess(o), 5)["w"]
+    np.testing.assert_allclose(final(FedAvgM(eta=0.1, beta=0.0), InProcess(o), 5)["w"], plain, rtol=1e-12)
+    for server in (FedAdagrad, FedYogi):
+        slow = server(eta=0.1, beta1=0.0, tau=1e9, eta_g=2e9)  # sqrt(v_t) stays tau
+        np.testing.assert_allclose(final(slow, InProcess(o), 5)["w"], plain, rtol=1e-6)
 
 
 @every

@@ -200,7 +200,8 @@ TABLES: dict[str, Callable[[], Numbers]] = {
 }
 
 TRAINERS = (
-    *("local", "pooled", "fedavg", "fedavg-finetune", "fedprox", "scaffold", "ditto", "pfedme", "l2gd", "apfl"),
+    *("local", "pooled", "fedavg", "fedavg-finetune", "fedavgm", "fedadam", "fedprox", "scaffold", "ditto", "pfedme"),
+    *("l2gd", "apfl"),
     *("fedper", "fedrep", "ifca", "cfl", "found-groups", "group-sgd", "cluster-l2gd", "group-models", "group-penalty"),
     *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala"),
 )

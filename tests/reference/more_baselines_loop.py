@@ -26,6 +26,35 @@ def fedprox(gradients, weights, w, eta, steps, chosen, mu):
     return w
 
 
+def fedopt(gradients, weights, x, eta, steps, chosen, rule, eta_g, beta1=0.9, beta2=0.99, tau=1e-3):
+    """Algorithm 2 of Reddi et al., number by number; ``rule`` avgm is FedAvgM with momentum beta1."""
+    x, m, v = [float(a) for a in x], [0.0] * len(x), [tau**2] * len(x)
+    for t, S in enumerate(chosen):
+        news = []
+        for k in S:
+            y = np.array(x)
+            for s in range(t * steps[k], (t + 1) * steps[k]):
+                y = y - eta * gradients[k](y, s)
+            news.append(y)
+        for j, new in enumerate(mean(news, [weights[k] for k in S])):
+            delta = new - x[j]
+            if rule == "avgm":
+                m[j] = beta1 * m[j] + delta
+                x[j] += eta_g * m[j]
+                continue
+            m[j] = beta1 * m[j] + (1 - beta1) * delta
+            if rule == "adagrad":
+                v[j] += delta**2
+            elif rule == "adam":
+                v[j] = beta2 * v[j] + (1 - beta2) * delta**2
+            elif v[j] > delta**2:
+                v[j] -= (1 - beta2) * delta**2
+            else:
+                v[j] += (1 - beta2) * delta**2
+            x[j] += eta_g * m[j] / (v[j] ** 0.5 + tau)
+    return np.array(x)
+
+
 def scaffold(gradients, weights, x, eta, steps, chosen, eta_g=1.0, full=None):
     """Option II, or option I where ``full`` has the gradients over all rows."""
     c = np.zeros_like(x)

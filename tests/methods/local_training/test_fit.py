@@ -52,6 +52,7 @@ def apart(one, other) -> float:
 ENDS = [
     ("fedavg", {"E": 1}, "pooled"),
     ("dp-sgd", {}, "pooled"),
+    *((method, {"rounds": 1000}, "pooled") for method in ("fedavgm", "fedadagrad", "fedyogi", "fedadam")),
     ("scaffold", {"E": 3}, "pooled"),
     ("fedprox", {"E": 1, "mu": 1.0}, "pooled"),
     ("feddyn", {}, "pooled"),
@@ -143,6 +144,8 @@ LIKE = (
     *("apfl", "cluster-l2gd", "fedavg-finetune", "fedprox", "group-models", "ifca", "l2gd", "pfedme", "scaffold"),
     *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala"),
 )
+LIKE = ("apfl", "cluster-l2gd", "fedavg-finetune", "fedprox", "group-models", "ifca", "l2gd", "pfedme", "scaffold")
+LIKE += ("fedavgm", "fedadagrad", "fedyogi")
 """Methods that leave what others of those here leave: a model of each client, or of each client and group."""
 
 

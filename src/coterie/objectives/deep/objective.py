@@ -210,6 +210,11 @@ class Deep(RowRanges):
         return self.architecture.base
 
     @property
+    def statistics(self) -> tuple[str, ...]:
+        """Buffers, which have no gradient."""
+        return tuple(place.name for place in self.architecture.buffers)
+
+    @property
     def normalising(self) -> tuple[str, ...]:
         """Layers that normalise, by their types, with their buffers."""
         return self.architecture.normalising

@@ -38,7 +38,8 @@ class StepSizes:
 
     def __init__(self, name: str, args: Mapping[str, Any], eta: float) -> None:
         made, self.optimizer = getattr(torch.optim.lr_scheduler, name), torch.optim.SGD([torch.zeros(1)], lr=eta)
-        need_names(f"schedule_args of {name}", args, [key for key in signature(made).parameters if key not in _RUNS])
+        known = [key for key in signature(made).parameters if key not in _RUNS]
+        need_names(f"schedule_args of {name}", args, known, "argument")
         try:
             self.scheduler = made(self.optimizer, **args)
         except Exception as problem:
