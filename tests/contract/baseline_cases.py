@@ -39,8 +39,8 @@ def baseline(name: str, method: Any, problem: Any, **fields: Any) -> Case:
         found = {"w": state["w"], "theta": method.models(fed, state), "t": state["t"]}
         return found | ({"group": state["group"]} if "group" in state else {})
 
-    per_client = ("theta", "group") if isinstance(method, IFCA) else ("theta",)
-    return streamed(name, partial(training, method), finish=finish, problem=problem, per_client=per_client, **fields)
+    fields = {"per_client": ("theta", "group") if isinstance(method, IFCA) else ("theta",)} | fields
+    return streamed(name, partial(training, method), finish=finish, problem=problem, **fields)
 
 
 def optimum(problem: Problem) -> dict[str, Any]:

@@ -51,6 +51,7 @@ ALIKE = {
     *("group-sgd-own", "group-sgd-given", "group-sgd-coded", "similarity-network-rows", "similarity-network-part"),
     *("similarity-network-phases", "similarity-network-bytes"),
     *("fedbabu-rows", "per-fedavg-rows", "feddyn-rows", "fedala-coded"),
+    *("heurfedamp-rows", "pfedgraph-personal", "pfedgraph-coded", "fedsoft-rows"),
 }
 """Rows whose options (drawn rows, a head, codes) meet faults in another row of their method, or of one like it."""
 KEPT = ("deep-fedavg", "deep-fedbn")

@@ -7,15 +7,20 @@ from typing import Any
 import numpy as np
 
 from coterie.methods.apfl import APFL
+from coterie.methods.apple import APPLE
 from coterie.methods.fedala import FedALA
+from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedbabu import FedBABU
 from coterie.methods.feddyn import FedDyn
 from coterie.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from coterie.methods.fedfomo import FedFomo
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrep import FedRep
+from coterie.methods.fedsoft import FedSoft
 from coterie.methods.l2gd import L2GD
 from coterie.methods.per_fedavg import PerFedAvg
+from coterie.methods.pfedgraph import PFedGraph
 from coterie.methods.scaffold import Scaffold
 from tests.contract.baseline_cases import baseline, classes, envelopes, optimum
 from tests.contract.cases import Problem, grouped, quadratic
@@ -39,6 +44,7 @@ def common(problem: Problem) -> dict[str, Any]:
 
 
 ROWS = {"B": 2, "C": 0.5, "E": 2}
+OWN: dict[str, Any] = {"random": True, "per_client": ("theta", "w")}  # the server has a model of each client
 
 MORE_BASELINES = [
     baseline("fedprox", FedProx(eta=0.2, E=40, mu=0.5), quadratic, to_optimum=16, optimum=shared_envelopes),
@@ -68,4 +74,11 @@ MORE_BASELINES = [
     baseline("feddyn-rows", FedDyn(eta=0.1, alpha=0.5, **ROWS), classes, random=True),
     baseline("fedala-rows", FedALA(eta=0.1, layers=("1", "2"), warmup=2, **ROWS), classes, random=True),
     baseline("fedala-coded", FedALA(eta=0.1, B=2, warmup=2, up="qsgd:6", down="tv:4"), classes, random=True),
+    baseline("fedamp", FedAMP(eta=0.2, lam=0.3), quadratic, per_client=("theta", "w")),
+    baseline("heurfedamp-rows", FedAMP(eta=0.1, lam=0.3, attention="cosine", **ROWS), classes, **OWN),
+    baseline("pfedgraph-personal", PFedGraph(eta=0.1, lam=0.2, personal=("1",), **ROWS), grouped, **OWN),
+    baseline("pfedgraph-coded", PFedGraph(eta=0.1, B=2, up="qsgd:6", down="tv:4"), classes, **OWN),
+    baseline("fedfomo-rows", FedFomo(eta=0.1, held=0.4, **ROWS), classes, **OWN),
+    baseline("apple-rows", APPLE(eta=0.1, personal=("1",), **ROWS), grouped, **OWN),
+    baseline("fedsoft-rows", FedSoft(eta=0.1, k=2, lam=0.2, tau=3, B=2, C=0.5), classes, random=True),
 ]

@@ -115,7 +115,7 @@ ON_A_TABLE = (
         "fedrep",
     ),
     *("ifca", "cfl", "found-groups", "group-sgd", "cluster-l2gd", "group-models", "group-penalty"),
-    *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala"),
+    *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala", "fedsoft", "fedamp", "fedfomo", "apple", "pfedgraph"),
 )
 LAYERS = ("fedper", "fedrep", "fedbabu", "lg-fedavg")
 NETWORK = {"space": "model", "k": 4, "lam": 0.7}
@@ -203,7 +203,7 @@ TRAINERS = (
     *("local", "pooled", "fedavg", "fedavg-finetune", "fedavgm", "fedadam", "fedprox", "scaffold", "ditto", "pfedme"),
     *("l2gd", "apfl"),
     *("fedper", "fedrep", "ifca", "cfl", "found-groups", "group-sgd", "cluster-l2gd", "group-models", "group-penalty"),
-    *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala"),
+    *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala", "fedsoft", "fedamp", "fedfomo", "apple", "pfedgraph"),
 )
 SETTING: dict[str, dict[str, Any]] = {
     "data": {"source": "digits", "partition": "rotated", "clients": 8, "rows": 320},

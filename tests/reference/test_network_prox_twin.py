@@ -11,7 +11,7 @@ from coterie.numerics.network import penalty
 from coterie.numerics.network.conjugate_gradients import EdgeCurvature, add_ties
 from coterie.numerics.network.newton import NOBODY, Lagrangian, of_prox, slopes
 from coterie.numerics.network.penalty import Problem, merged
-from coterie.numerics.network.prox import network_prox
+from coterie.numerics.network.prox import network_prox, smoothed
 from tests.reference import network_prox_twin as twin
 from tests.reference.algorithm5 import algorithm5
 
@@ -92,3 +92,16 @@ def test_gradient_and_hessian_of_the_augmented_lagrangian(p: float) -> None:
     a, b = slopes(Z, phi.U, phi.sigma, phi.model.graph, phi.level)
     add_ties(EdgeCurvature(edges, phi.sigma, a, b, NOBODY, NOBODY), D, bent)
     np.testing.assert_allclose(bent, (G_high - G_low) / (2 * t), atol=1e-5)
+
+
+@pytest.mark.parametrize("masses", [False, True])
+def test_laplacian_smoothing_solves_its_dense_system(masses: bool) -> None:
+    rng = np.random.default_rng(0)
+    edges, V = np.array([[0, 1], [1, 2], [0, 4], [2, 4]]), rng.normal(size=(6, 3))
+    weight, mass = rng.uniform(0.1, 9.0, 4), rng.uniform(0.5, 2.0, 6) if masses else np.ones(6)
+    A = np.diag(mass)
+    for (i, j), w in zip(edges, weight, strict=True):
+        A[[i, j], [i, j]] += w
+        A[[i, j], [j, i]] -= w
+    found = smoothed(V, edges, weight, mass if masses else None)
+    np.testing.assert_allclose(found, np.linalg.solve(A, mass[:, None] * V), rtol=1e-12, atol=1e-12)

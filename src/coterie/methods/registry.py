@@ -42,9 +42,12 @@ _KNOWN: tuple[str, Relation] = ("group_sgd:GroupSGD", "groups")
 _SEEN = {"reveals": "clients' updates by themselves, to find groups"}
 _DRIFT = {"reveals": "clients' control variates, which have no bound", "idle": _PLAIN}
 _SUMMED = {"reveals": "clients' changes as they are, neither clipped nor with noise"}
+_HEARD: dict[str, Any] = _OWN | {"reveals": "clients' models by themselves, to say who hears whom"}
+_STEPS_HEARD = _HEARD | _STEPWISE
 _BEGUN = {"idle": {"spread": "begins at the net's own first numbers"}}
 _IFCA: tuple[str, Relation, dict[str, Any]] = ("ifca:IFCA", "found groups", _OWN | _SEEN | _BEGUN)
 _CFL: tuple[str, Relation, dict[str, Any]] = ("cfl:CFL", "found groups", _OWN | _SEEN)
+_SOFT: tuple[str, Relation, dict[str, Any]] = ("fedsoft:FedSoft", "found groups", _OWN | _SEEN | _BEGUN)
 _FOUND: tuple[str, Relation, dict[str, Any]] = ("found_groups:FoundGroups", "found groups", _SEEN)
 _PULLED: tuple[str, Relation] = ("group_penalty:GroupPenalty", "groups")
 _L2GD: tuple[str, Relation, dict[str, Any]] = ("l2gd:L2GD", "groups", _TIED)
@@ -129,6 +132,11 @@ _EVERY = (
     _trains("ifca", "a model for each of k groups, chosen by loss", *_IFCA, k=4, tau=5),
     _trains("cfl", "groups split where their updates disagree", *_CFL, eps1=0.4, eps2=1.6),
     _trains("found-groups", "groups found by updates, then a model for each", *_FOUND, **_GROUPED),
+    _trains("fedsoft", "own models, pulled to k groups by shares of rows", *_SOFT, k=4, tau=5, lam=0.1),
+    _trains("fedamp", "own models, which attend to near ones", "fedamp:FedAMP", "found groups", _HEARD, lam=0.1),
+    _trains("fedfomo", "own models, moved to others' that fit better", "fedfomo:FedFomo", "found groups", _HEARD),
+    _trains("apple", "own mixtures of all clients' models, learned", "apple:APPLE", "found groups", _STEPS_HEARD),
+    _trains("pfedgraph", "own mixtures, by how alike updates are", "pfedgraph:PFedGraph", "found groups", _STEPS_HEARD),
     _trains("group-sgd", "known groups, some layers shared", *_KNOWN, {"layout": "shared"} | _SHAPES, **_GROUPED),
     _trains("cluster-l2gd", "own models pulled to known groups' means", *_L2GD, lam=0.1, alpha=0.3),
     _trains("group-models", "a model for each known group", *_KNOWN, _OWN | _APART | _SHAPES, **_GROUPED),

@@ -18,7 +18,7 @@ from coterie.methods.networks.gradient_exchange import GradientExchange
 from coterie.methods.networks.options import Norm
 from coterie.methods.stepwise import FAR, Stepwise
 from coterie.numerics.arrays import Floats
-from coterie.numerics.network.prox import Proximal, network_prox
+from coterie.numerics.network.prox import Proximal, network_prox, smoothed
 from coterie.options import Option, Schedule, check, declared
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
@@ -47,6 +47,7 @@ class SimilarityNetwork(Stepwise):
     held: Annotated[Any, Option("Curvature by which z_n is held at 0.", low=0.0, each="client")] = 0.0
     prior: Annotated[Any, Option("What holds models of clients alone, a ``networks.objective.Prior``.")] = None
     unit: Annotated[Any, Option("Clients hold ``unit * (M x + N z_n)``.", above=0.0, each="parameter")] = 1.0
+    squared: Annotated[bool, Option("Whether ties are halves of squared norms, whatever p.")] = False
     gap: Annotated[float, Option("Relative duality gap of the proximal step.", above=0.0, high=1.0)] = 1e-8
     untied: Annotated[Any, Option("Which columns of z_n no tie pulls, a mask (d2,).")] = None
     transport: Annotated[GradientExchange, Option("How gradients and models travel.")] = field(
@@ -115,6 +116,9 @@ class SimilarityNetwork(Stepwise):
         else:
             weight = weight * float(own)
         tied = self._tied
+        if self.squared:
+            V[:, tied] = smoothed(V[:, tied], self.network.edges, weight, metric)
+            return V, state
         start = Proximal(Z[:, tied], state["dual"], np.inf, 0)
         proximal = network_prox(V[:, tied], self.network.edges, weight, self.p, self.gap, metric=metric, start=start)
         V[:, tied] = proximal.Z

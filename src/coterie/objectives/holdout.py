@@ -64,19 +64,21 @@ def _shuffled(seed: int, stream: str, ids: npt.ArrayLike, starts: Ints, stops: I
     return rows[order], np.arange(len(rows)) - np.repeat(np.cumsum(n) - n, n)
 
 
-def halves(objective: Any, ids: npt.ArrayLike, seed: int = 0) -> list[Any]:
+def halves(objective: Any, ids: npt.ArrayLike, seed: int = 0, share: float = 0.5) -> list[Any]:
     """The same clients twice, each time with weight on one half of their rows, drawn by keys; nothing is copied.
 
-    Draws depend on the ids (m,) of clients and the seed alone. The list is empty where an objective's losses are not
-    sums over weighted rows of its own. Of an odd number of rows the second half has one more; a client with one row
-    has none in the first.
+    The first half may be another ``share`` of them: one row at least where there are two, and never all. Draws depend
+    on the ids (m,) of clients and the seed alone. The list is empty where an objective's losses are not sums over
+    weighted rows of its own. Of an odd number of rows the second half has one more; a client with one row has none in
+    the first.
     """
     whole = getattr(objective, "train", objective)
     if not all(hasattr(whole, name) for name in ("weights", "starts", "stops")):
         return []
     n = whole.stops - whole.starts
     rows, rank = _shuffled(seed, "halves", ids, whole.starts, whole.stops)
-    half = np.repeat(n // 2, n)
+    first = np.clip((share * n).astype(np.int64), np.minimum(n - 1, 1), n - 1)
+    half = np.repeat(first, n)
     out = []
     for taken in (rows[rank < half], rows[rank >= half]):
         weights = np.zeros_like(whole.weights)

@@ -210,7 +210,7 @@ def _choose(options: Mapping[str, Mapping[str, Any]]) -> bool:
     return every or any(len(trained_method(name).settings(one)) > 1 for name, one in given.items())
 
 
-TIES = ("lam", "p", "edges", "alone", "relearn")
+TIES = ("lam", "p", "squared", "edges", "alone", "relearn")
 """Keys of [network] beside those that say who is alike."""
 
 

@@ -23,6 +23,7 @@ def place(tmp_path_factory):
 LIKE = (
     *("apfl", "cluster-l2gd", "fedavg-finetune", "fedprox", "group-models", "ifca", "pfedme"),
     *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala", "fedavgm", "fedadagrad", "fedyogi"),
+    *("fedsoft", "fedamp", "fedfomo", "apple", "pfedgraph"),
 )
 """Methods whose sites do what those of another do, by options: behind a wire, tests/test_matrix.py runs them all."""
 

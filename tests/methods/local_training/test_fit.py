@@ -142,7 +142,7 @@ def test_shared_columns_are_shared_and_columns_constant_within_clients_too():
 
 LIKE = (
     *("apfl", "cluster-l2gd", "fedavg-finetune", "fedprox", "group-models", "ifca", "l2gd", "pfedme", "scaffold"),
-    *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala"),
+    *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala", "fedsoft", "fedamp", "fedfomo", "apple", "pfedgraph"),
 )
 LIKE = ("apfl", "cluster-l2gd", "fedavg-finetune", "fedprox", "group-models", "ifca", "l2gd", "pfedme", "scaffold")
 LIKE += ("fedavgm", "fedadagrad", "fedyogi")

@@ -22,15 +22,18 @@ PAIR = {"data": {"clients": 2, "rows": 90, "angles": [0]}}
 STEPS = {"eta": 0.4, "B": 0, "tau": 3}
 
 
-def pulled(V, mass, weight):
-    """The prox of ``weight |z_0 - z_1|`` in closed form, for clients of given masses."""
+def pulled(V, mass, weight, squared=False):
+    """The prox of ``weight |z_0 - z_1|``, or half its square, in closed form, for clients of given masses."""
     gap = V[0] - V[1]
+    if squared:
+        u = weight * gap / (1.0 + weight * np.sum(1.0 / mass))
+        return np.stack([V[0] - u / mass[0], V[1] + u / mass[1]])
     u = min(weight, np.linalg.norm(gap) / np.sum(1.0 / mass)) * gap / np.linalg.norm(gap)
     return np.stack([V[0] - u / mass[0], V[1] + u / mass[1]])
 
 
-@pytest.mark.parametrize("lam", [0.02, 0.2])
-def test_softmax_takes_local_steps_and_the_exact_prox(lam):
+@pytest.mark.parametrize(("lam", "squared"), [(0.02, False), (0.2, False), (0.2, True)])
+def test_softmax_takes_local_steps_and_the_exact_prox(lam, squared):
     pair = problem(**PAIR)
     gradient, rows = gradients(pair)
     share = rows / rows.sum()
@@ -39,9 +42,10 @@ def test_softmax_takes_local_steps_and_the_exact_prox(lam):
         for i in range(2):
             for _ in range(3):
                 Z[i] -= 0.4 * gradient(i, Z[i])
-        Z = pulled(Z, share / (0.4 * 3), lam / 2)
-    found = train(pair, "similarity-network", STEPS | {"lam": lam, "gap": 1e-12, "edges": [("1", "2")]})
-    np.testing.assert_allclose(found.theta, Z, atol=1e-6)
+        Z = pulled(Z, share / (0.4 * 3), lam / 2, squared)
+    how = {"lam": lam, "squared": squared, "gap": 1e-12, "edges": [("1", "2")]}
+    found = train(pair, "similarity-network", STEPS | how)
+    np.testing.assert_allclose(found.theta, Z, atol=1e-10 if squared else 1e-6)
     assert np.abs(Z[0] - Z[1]).max() > 1e-3
 
 

@@ -62,6 +62,9 @@ class NetworkTraining(AlgorithmFromState):
     eta: Annotated[float, Option("Local step size.", above=0.0)]
     lam: Annotated[float, Option("Strength of a tie, of the norm of a difference, in mean losses.", low=0.0)] = 0.03
     p: Norm = 2
+    squared: Annotated[
+        bool, Option("Whether ties are of half the squares of differences, not of their norms: Laplacian smoothing.")
+    ] = False
     tau: Annotated[int, Option("Local steps in a round; 1 is the paper's algorithm.", low=1)] = 1
     B: Annotated[int, Option("Rows of a step, drawn with replacement; 0 takes all.", low=0)] = 0
     C: Annotated[float, Option("How often a client takes part in a round.", above=0.0, high=1.0)] = 1.0
@@ -104,7 +107,8 @@ class NetworkTraining(AlgorithmFromState):
     def unheeded(self, clusters: int) -> dict[str, str]:
         """Hyper-parameters that change nothing beside the others, and why."""
         made = self.edges is None and self._by_steps
-        return {} if made else {"alone": ", as no network is made of local steps: leave it out."}
+        out = {} if made else {"alone": ", as no network is made of local steps: leave it out."}
+        return out | ({"p": ", as ties are squared: leave it out."} if self.squared else {})
 
     @property
     def notes(self) -> list[str]:
@@ -200,7 +204,8 @@ class NetworkTraining(AlgorithmFromState):
             local=LocalSteps(self.eta, self.tau, self.seed, state["precision"]),
         )
         layout = self._layout(state)
-        how: State = {"p": self.p, "gap": self.gap, "untied": state.get("untied"), "transport": exchange}
+        how: State = {"p": self.p, "squared": self.squared, "gap": self.gap}
+        how |= {"untied": state.get("untied"), "transport": exchange}
         return SimilarityNetwork(network=network, layout=layout, lam=self.lam / n, eta=step, own=own, **how)
 
     @staticmethod

@@ -232,6 +232,22 @@ def network_prox(
     return Proximal(found.Z, U, found.gap, done)
 
 
+def smoothed(V: Floats, edges: Ints, weight: Floats, metric: Floats | None = None) -> Floats:
+    """Minimise ``1/2 sum_i m_i |z_i - v_i|^2 + 1/2 sum_e weight_e |z_i - z_j|^2`` over Z; m (n,) is ``metric``, or 1.
+
+    This solves ``(M + L) Z = M V`` with the network's Laplacian L: implicit, so that no weight is too large.
+    """
+    from scipy.sparse import coo_array, diags_array
+    from scipy.sparse.linalg import splu
+
+    mass = np.ones(len(V)) if metric is None else metric
+    i, j = edges.T
+    A = coo_array((weight, (i, j)), shape=(len(V), len(V)))
+    A = A + A.T
+    system = diags_array(mass + A.sum(axis=1)) - A
+    return np.asarray(splu(system.tocsc()).solve(np.ascontiguousarray(mass[:, None] * V)))
+
+
 def _take_turns(problem: Problem, Z: Floats, U: Floats, gap: float, iterations: int) -> tuple[Certified, int]:
     """From Z and a feasible U to a certified pair; and the iterations that it took, Newton's steps among them.
 

@@ -1,0 +1,111 @@
+"""Luo, Wu (2022), Adapt to adaptation: learning personalization for cross-silo federated learning, Algorithm 1: APPLE.
+
+Every client has a core model w_i and directed relations p_i to all: its model is ``sum_j p_ij w_j``. Steps of ``F_i +
+lambda(t) mu / 2 |p_i - p_0|^2`` move its own core model and p_i; the others' stay as they were sent. p_0 are shares of
+rows, and lambda falls from 1 to 0, so that clients first collaborate with all, then with whom it helps. (PFLlib makes
+the mixture the new core model, takes means of products for the gradient of p_i, and eta times the number of clients.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, PerRow, Site, Sums, work
+from coterie.methods.feddyn import count
+from coterie.methods.local_training import client_work as client
+from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.own_models import OwnModels
+from coterie.methods.local_training.rounds import Passes, State, client_models
+from coterie.numerics.arrays import Floats, Ints
+from coterie.objectives.parameters import parameter_mask
+from coterie.options import Option
+
+
+@work
+def mixture(site: Site, cores: Floats, p: Floats, transport: ModelTransport) -> Reply:
+    """A client's model (m, d) of all core models (N, d1)."""
+    return {"theta": client.merge(site, (p @ cores).astype(cores.dtype), transport)}
+
+
+@work
+def update(
+    site: Site,
+    cores: Floats,
+    who: Ints,
+    p: Floats,
+    p0: Floats,
+    transport: ModelTransport,
+    eta: float,
+    E: int,
+    B: int,
+    t: int,
+    eta_p: float,
+    pull: float,
+) -> Reply:
+    """Lines 7 to 13: the gradient at the mixture moves the own core model c_i, its products with all move p_i."""
+    steps, shared, sent = client.epoch_steps(site, E, B), ~client.personal_mask(site, transport), cores[who]
+    moves = ~parameter_mask(site.objective)
+    core, p, theta = np.array(sent), np.array(p), np.array(client.merge(site, sent, transport))
+    for s in range(int(steps.max(initial=0))):
+        on = np.flatnonzero(steps > s)
+        own = p[on, who[on], None].astype(core.dtype)
+        theta[np.ix_(on, shared)] = (p[on] @ cores).astype(core.dtype) + own * (core[on] - sent[on])
+        end = client.train(site.take(on), theta[on], 1.0, 1, t * steps[on] + s, B, plain=True)
+        g = (theta[on] - end)[:, shared]
+        inner = g @ cores.T
+        inner[np.arange(len(on)), who[on]] = np.sum(g * core[on], axis=1)
+        theta[on] = np.where(moves, theta[on] - eta * (theta[on] - end), end)
+        core[on] -= eta * own * g
+        p[on] -= eta_p * (inner + pull * (p[on] - p0))
+    good = client.finite(core, theta, p)
+    theta[:, shared] = np.where(good[:, None], core, sent)
+    return client.make_reply(site, theta, transport, good) | {"p": np.where(good[:, None], p, 0.0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class APPLE(OwnModels):
+    """Algorithm 1; every client downloads all core models, so that a round's bytes grow with the square of clients."""
+
+    E: Passes = 1
+    eta_p: Annotated[float, Option("Step size of the directed relations.", above=0.0)] = 0.01
+    mu: Annotated[float, Option("Strength with which they are held at the shares of rows.", low=0.0)] = 0.1
+    L: Annotated[int, Option("Rounds until that has fallen to 0, along a cosine.", low=1)] = 50
+    update = staticmethod(update)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.compression.active:
+            raise CoterieError("APPLE sends all models to all clients, which no codec does: leave up and down out.")
+
+    def init(self, fed: Federation, w: Floats | None = None) -> State:
+        """The state before the first round; relations begin at the shares of rows."""
+        replies, n = fed.ask(count), np.zeros(len(fed.clients))
+        if replies:
+            n[replies.to[replies.rows]] = replies["N"]
+        p0 = n / n.sum() if n.sum() > 0.0 else np.full(len(n), 1.0 / len(n))
+        return super().init(fed, w) | {"p0": p0, "weights": np.tile(p0, (len(n), 1))}
+
+    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
+        """Core models go to all, and come back with relations."""
+        t, p = state["t"], state["weights"]
+        fade = (np.cos(np.pi * t / self.L) + 1.0) / 2.0 if t < self.L else 0.0
+        how = {"eta": self.rate(t), "E": self.E, "B": self.B, "eta_p": self.eta_p, "pull": fade * self.mu}
+        message = {"cores": state["w"], "who": PerRow(to), "p": PerRow(p[to]), "p0": state["p0"], **how}
+        sums, new = self.received(fed, state, to, p, **message)
+        if sums:
+            good = sums["w"] > 0.0
+            new["weights"] = np.where(good[:, None], sums["p"], p)
+        return sums, new
+
+    def weigh(self, state: State, known: Ints) -> Floats:
+        """The directed relations."""
+        return np.asarray(state["weights"][np.ix_(known, known)])
+
+    def models(self, fed: Federation, state: State) -> Floats:
+        """Every client's mixture (m, d)."""
+        over = {"cores": state["w"], "p": PerRow(state["weights"]), "transport": self.transport}
+        return client_models(fed, state, mixture, **over)

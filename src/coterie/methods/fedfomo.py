@@ -1,0 +1,103 @@
+"""Zhang, Sapra, Fidler, Yeung, Alvarez (2021), Personalized federated learning with first order model optimization.
+
+FedFomo: a client downloads M others' models theta_n and keeps some rows back to judge them by. It goes towards each by
+``max((L_i(theta_i) - L_i(theta_n)) / |theta_n - theta_i|, 0)``, made to add up to 1, and trains from there. The server
+adds these up in its affinities P, by which it chooses whose models a client is offered. (PFLlib offers those with the
+largest P always, of which one is a client's own, and keeps the last fifth of the rows back.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, PerRow, Site, Sums, work
+from coterie.methods.local_training import client_work as client
+from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.own_models import OwnModels
+from coterie.methods.local_training.rounds import Passes, State
+from coterie.numerics import keyed_random
+from coterie.numerics.arrays import Floats, Ints
+from coterie.objectives.holdout import halves
+from coterie.objectives.mean_loss import value
+from coterie.options import Option
+
+PAIR = np.uint64(0x9E3779B97F4A7C15)  # what makes one key of two clients' ids
+
+
+@work
+def update(
+    site: Site,
+    others: Floats,
+    begun: Floats | None,
+    transport: ModelTransport,
+    eta: float,
+    E: int,
+    B: int,
+    t: int,
+    held: float,
+) -> Reply:
+    """Weights (m, M) of the ``others`` (m, M, d1) by rows that are held back, then local steps on the rest.
+
+    Where some take part for the first time, ``begun`` is the model (d1,) that they begin at.
+    """
+    back, rest = halves(site.objective, site.ids, site.seed, held) or (site.objective, site.objective)
+    own = x = site.state.get("theta", None if begun is None else client.received(site, begun, transport))
+    there = [client.merge(site, others[:, n], transport) for n in range(others.shape[1])]
+    gap = np.stack([np.linalg.norm(theta - own, axis=1) for theta in there], axis=1)
+    gain = value(back, own)[:, None] - np.stack([value(back, theta) for theta in there], axis=1)
+    w = np.where(gap > 0.0, np.maximum(gain, 0.0) / np.where(gap > 0.0, gap, 1.0), 0.0)
+    w = np.where(np.isfinite(w), w, 0.0)
+    share = (w / np.maximum(w.sum(axis=1, keepdims=True), 1e-300)).astype(x.dtype)
+    for n, theta in enumerate(there):
+        x = x + share[:, n, None] * (theta - own)
+    steps = client.epoch_steps(site, E, B)
+    theta = client.train(site, x, eta, steps, t * steps, B, objective=rest)
+    good = client.finite(theta)
+    site.state["theta"] = np.where(good[:, None], theta, own)
+    return client.make_reply(site, theta, transport, good) | {"gain": np.where(good[:, None], w, 0.0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedFomo(OwnModels):
+    """The paper's algorithm; a round sends each client M models. Where losses are no sums over rows, all rows judge."""
+
+    E: Passes = 1
+    M: Annotated[int, Option("Models that a client is offered in a round.", low=1)] = 5
+    held: Annotated[float, Option("Share of the rows kept back to judge models by.", above=0.0, below=1.0)] = 0.2
+    epsilon: Annotated[float, Option("How often a client is offered models at random.", low=0.0, high=1.0)] = 0.3
+    update = staticmethod(update)
+    told = ("E", "B", "held")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.compression.active:
+            raise CoterieError("FedFomo sends several models to a client, which no codec does: leave up and down out.")
+
+    def offered(self, fed: Federation, state: State, to: Ints) -> Ints:
+        """Whose models (k, M) the clients ``to`` are offered: of the largest affinity, or drawn."""
+        n, ids, t = len(state["w"]), fed.clients.ids, state["t"]
+        pairs = (PAIR * ids[to, None] + ids).ravel()
+        u = keyed_random.uniform(self.seed, "offered", pairs, t, 1).reshape(len(to), n)
+        drawn = keyed_random.uniform(self.seed, "explores", ids[to], t, 1) < self.epsilon
+        order = np.where(drawn, 0.0, -state["weights"][to])
+        order[np.arange(len(to)), to] = np.inf
+        return np.asarray(np.lexsort((u, order), axis=1)[:, : max(min(self.M, n - 1), 1)])
+
+    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
+        """Models are offered, and what they were worth goes to the affinities."""
+        picked, told = self.offered(fed, state, to), {name: getattr(self, name) for name in self.told}
+        begun = state["begun"] if (state["counts"][to] == 0.0).any() else None
+        message = {"others": PerRow(state["w"][picked]), "begun": begun, "eta": self.rate(state["t"]), **told}
+        sums, new = self.received(fed, state, to, state["weights"], **message)
+        if sums:
+            new["weights"] = state["weights"].copy()
+            np.add.at(new["weights"], (to[:, None], picked), sums["gain"][to])
+        return sums, new
+
+    def weigh(self, state: State, known: Ints) -> Floats:
+        """The affinities so far."""
+        return np.asarray(state["weights"][np.ix_(known, known)])
