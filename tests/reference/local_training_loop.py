@@ -47,12 +47,13 @@ def fedavg(gradients, weights, w, eta, steps, chosen, own=None):
 
 
 def ditto(gradients, personal, weights, w, eta, steps, chosen, lam, s, own=None):
-    """``personal``: the gradients that personal models see."""
+    """``personal``: the gradients that personal models see; ``s``: their steps, for each client or for all."""
+    s = np.broadcast_to(s, len(gradients))
     v, own = {}, own or Own()
     for t, S in enumerate(chosen):
         for k in S:
             start = own.joined(k, w)
-            v[k] = descend(personal[k], v.get(k, start), eta, s, t * s, start, lam)
+            v[k] = descend(personal[k], v.get(k, start), eta, s[k], t * s[k], start, lam)
         out = [own.kept(k, descend(gradients[k], own.joined(k, w), eta, steps[k], t * steps[k])) for k in S]
         w = weighted(out, [weights[k] for k in S])
     return w, np.array([v.get(k, own.joined(k, w)) for k in range(len(gradients))])

@@ -49,6 +49,24 @@ def test_keys_of_own_steps():
     assert [int(k) for k in ours] == [literal_key(3, "a", i, s) for s, i in enumerate(IDS)]
 
 
+def test_shuffles():
+    """Fisher and Yates, one swap after another; over many keys every order comes as often (chi squared, 23 degrees)."""
+    for step, n in ((0, 1), (3, 2), (5, 9), (10**9, 40)):
+        order, expected = np.full(n, -1), []
+        keyed_random.shuffle(keyed_random.keys(5, "rows", [IDS[3]], step)[0], order)
+        for b, u in enumerate(literal_uniform(5, "rows", IDS[3], step, n)):
+            at = int(u * (b + 1))
+            expected.append(b)
+            expected[b], expected[at] = expected[at], expected[b]
+        assert order.tolist() == expected
+    seen, orders = np.zeros(256), np.empty(4, dtype=np.int64)
+    for k in keyed_random.keys(0, "rows", np.arange(4800, dtype=np.uint64)):
+        keyed_random.shuffle(k, orders)
+        seen[orders @ [64, 16, 4, 1]] += 1
+    counts = seen[seen > 0]
+    assert len(counts) == 24 and ((counts - 200) ** 2 / 200).sum() < 53.0  # 3 in 10,000 are larger
+
+
 def test_uniform():
     ours = keyed_random.uniform(5, "coins", np.array(IDS, dtype=np.uint64), 2, 6)
     assert ours.tolist() == [literal_uniform(5, "coins", i, 2, 6) for i in IDS]

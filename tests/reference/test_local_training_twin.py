@@ -125,9 +125,10 @@ def test_fedavg(kind, B, C):
 
 
 @every
-def test_ditto(kind, B, C):
+@pytest.mark.parametrize("own", [{"s": 3}, {"passes": 2}], ids=str)
+def test_ditto(kind, B, C, own):
     o = objective(kind)
-    state, models = run(Ditto(eta=0.1, B=B, C=C, E=1, lam=0.8, s=3), o)
+    state, models = run(Ditto(eta=0.1, B=B, C=C, E=1, lam=0.8, **own), o)
     w, v = loop.ditto(
         gradients(o, B),
         gradients(o, B, "own rows"),
@@ -137,7 +138,7 @@ def test_ditto(kind, B, C):
         epochs(o, 1, B),
         chosen(C, 0),
         0.8,
-        3,
+        epochs(o, 2, B) if "passes" in own else 3,
     )
     np.testing.assert_allclose(state["w"], w, **close)
     np.testing.assert_allclose(models, v, **close)

@@ -108,3 +108,12 @@ def fraction(key: np.uint64, draw: int) -> float:
 def whole(key: np.uint64, draw: int, n: int) -> int:
     """One of 0, ..., n - 1, from draw number ``draw`` of a key: ``floor(n * keyed_random.uniform(...)[draw])``."""
     return min(int(fraction(key, draw) * n), n - 1)
+
+
+@kernel
+def shuffle(key: np.uint64, order: npt.NDArray[np.int64]) -> None:
+    """order (n,) becomes a permutation of 0, ..., n - 1, each as likely as another (Fisher and Yates), by a key."""
+    for b in range(order.shape[0]):
+        at = whole(key, b, b + 1)
+        order[b] = order[at]
+        order[at] = b

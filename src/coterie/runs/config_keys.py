@@ -142,6 +142,9 @@ class Torch(Checked):
     optimizer_args: Annotated[dict[str, Any], Option("Its arguments beside the step size eta, as in torch.")] = field(
         default_factory=dict
     )
+    batches: Annotated[
+        Literal["drawn", "shuffled"], Option("Of B rows: drawn with replacement, or the next ones of a shuffled epoch.")
+    ] = "drawn"
     batched: Annotated[
         bool | None, Option("Whether clients run as one batch; by default a small net without convolutions does.")
     ] = None

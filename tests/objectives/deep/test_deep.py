@@ -17,7 +17,7 @@ from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
 from coterie.objectives.deep import Deep
 from coterie.objectives.gradient_steps import Draws, Sampled, Walk
-from tests.objectives.deep.twin import flat, load, rows_of, walked
+from tests.objectives.deep.twin import flat, load, rows_of, shuffled_rows_of, walked
 
 COUNTS = np.array([7, 1, 12, 0, 5, 30])
 STOPS = np.cumsum(COUNTS)
@@ -368,6 +368,35 @@ def test_broken_rows_are_known() -> None:
     np.testing.assert_array_equal(objective.has_finite_gradient(), np.arange(M) != 2)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize(("size", "how"), [(4, {}), (5, {"optimizer": "AdamW"}), (50, {})])
+def test_shuffled_epochs_are_a_loop_over_batches_of_them(
+    kind: str, batched: bool, size: int, how: dict[str, Any]
+) -> None:
+    """Torch's mean loss over each batch, the last of an epoch a short one; runs begin and end inside of epochs."""
+    make, shape = KINDS[kind]
+    objective, (X, y) = deep(make, shape, batched=batched, batches="shuffled", **how), data(*shape)
+    theta = models(objective)
+    eta = np.full(M, 0.1)
+    found = objective.walk(theta, Walk(eta, STEPS, draws(size)))
+    assert not batched or (objective.batched is not None and objective.batched.works)
+    for i in np.flatnonzero(COUNTS):
+        steps = -(-COUNTS[i] // size)
+        once = [r for s in range(steps) for r in shuffled_rows_of(IDS, i, 7 * steps + s, size, STARTS[i], STOPS[i])]
+        assert sorted(once) == list(range(STARTS[i], STOPS[i]))
+        module = make().double()
+        load(module, theta[i])
+        made = torch.optim.AdamW if "optimizer" in how else torch.optim.SGD
+        optimizer = made(module.parameters(), lr=0.1)
+        for s in range(STEPS[i]):
+            here = shuffled_rows_of(IDS, i, 4 + s, size, STARTS[i], STOPS[i])
+            optimizer.zero_grad()
+            F.cross_entropy(module(torch.as_tensor(X[here])), torch.as_tensor(y[here])).backward()
+            optimizer.step()
+        np.testing.assert_allclose(found[i], flat(module), rtol=0, atol=1e-12)
+
+
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
     "Adam": {"betas": [0.8, 0.9], "amsgrad": True},
@@ -426,7 +455,7 @@ def test_plain_walks_and_steps_of_several_sizes_of_an_optimiser() -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"optimizer": "Adma"}, "optimizer must be SGD, .* not 'Adma'. Did you mean 'Adamax', 'Adam'"),
+        ({"optimizer": "Adma"}, "optimizer of a net must be SGD, .* not 'Adma'. Did you mean 'Adamax', 'Adam'"),
         ({"optimizer": "Adam", "optimizer_args": {"lr": 0.1}}, "optimizer_args of Adam has no argument 'lr'"),
         ({"optimizer": "Adam", "optimizer_args": {"beta": 0.1}}, "no argument 'beta'. Did you mean 'betas'"),
         ({"optimizer": "Adam", "optimizer_args": {"eps": -1.0}}, "Adam cannot be made of .*eps.*: Invalid epsilon"),

@@ -16,6 +16,18 @@ def rows_of(ids: Any, i: int, step: int, size: int, start: int, stop: int, seed:
     return start + np.minimum((u * (stop - start)).astype(int), stop - start - 1)
 
 
+def shuffled_rows_of(ids: Any, i: int, step: int, size: int, start: int, stop: int, seed: int = 0) -> list[int]:
+    """The rows that a step takes of an epoch's order, which is made by (seed, stream, client, epoch), one by one."""
+    n = stop - start
+    steps = -(-n // size)
+    order: list[int] = []
+    for b, u in enumerate(keyed_random.uniform(seed, "rows", ids[i : i + 1], step // steps, n)[0]):
+        at = int(u * (b + 1))
+        order.append(start + b)
+        order[b], order[at] = order[at], order[b]
+    return order[step % steps * size :][:size]
+
+
 def flat(module: torch.nn.Module) -> np.ndarray:
     """Parameters, then floating buffers."""
     tensors = [*module.parameters(), *(b for b in module.buffers() if b.is_floating_point())]

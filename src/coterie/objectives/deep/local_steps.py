@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Floats, Ints, kernel
-from coterie.numerics.keyed_random import key, whole
+from coterie.numerics.keyed_random import key, shuffle, whole
 from coterie.objectives.deep.architecture import Architecture
 from coterie.objectives.deep.optimizers import StackedOptimizer, need_optimizer
 from coterie.objectives.gradient_steps import Walk
@@ -32,6 +32,10 @@ class Training(Checked):
     optimizer_args: Annotated[dict[str, Any], Option("Its arguments beside the step size.")] = field(
         default_factory=dict
     )
+    batches: Annotated[
+        Literal["drawn", "shuffled"],
+        Option("Rows of a step: drawn with replacement, or the next ones of all rows, shuffled anew in every epoch."),
+    ] = "drawn"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,6 +136,49 @@ def drawn(keys: npt.NDArray[np.uint64], step: Ints, size: int, starts: Ints, sto
 
 
 @kernel
+def shuffled(
+    keys: npt.NDArray[np.uint64], step: Ints, size: int, starts: Ints, stops: Ints, order: Ints, at: Ints, epoch: Ints
+) -> tuple[Ints, Ints]:
+    """The same without replacement, and how many they are (m,): the last of an epoch are fewer, and padded.
+
+    An epoch is ``ceil(n / size)`` steps of the n rows of a client. ``order[at[i]:]`` is kept for client i from step to
+    step, and is that of ``epoch[i]``.
+    """
+    m = keys.shape[0]
+    out, many = np.zeros((m, size), dtype=np.int64), np.zeros(m, dtype=np.int64)
+    for i in range(m):
+        n = stops[i] - starts[i]
+        if n == 0:
+            continue
+        own, steps = order[at[i] : at[i] + n], -(-n // size)
+        if epoch[i] != step[i] // steps:
+            epoch[i] = step[i] // steps
+            shuffle(key(keys[i], epoch[i]), own)
+        first = step[i] % steps * size
+        many[i] = min(size, n - first)
+        for b in range(size):
+            out[i, b] = starts[i] + own[first + min(b, many[i] - 1)]
+    return out, many
+
+
+class Shuffles:
+    """The order of every client's rows in the epoch that its steps are in."""
+
+    def __init__(self, counts: Ints) -> None:
+        self.at, self.order = np.cumsum(counts) - counts, np.empty(int(counts.sum()), dtype=np.int64)
+        self.epoch = np.full(len(counts), -1, dtype=np.int64)
+
+    def rows(
+        self, some: Ints, keys: npt.NDArray[np.uint64], step: Ints, size: int, starts: Ints, stops: Ints
+    ) -> tuple[Ints, Ints]:
+        """Rows of a step of some clients (k, b), of which the first of each count (k,)."""
+        epoch = self.epoch[some]
+        index, many = shuffled(keys, step, size, starts, stops, self.order, self.at[some], epoch)
+        self.epoch[some] = epoch
+        return index[:, : many.max(initial=0)], many
+
+
+@kernel
 def padded(starts: Ints, stops: Ints) -> Ints:
     """All rows of clients (m, most): shorter ones repeat their last row, and row 0 stands where there is none."""
     most = 0
@@ -145,16 +192,27 @@ def padded(starts: Ints, stops: Ints) -> Ints:
 
 
 def batch(
-    keys: npt.NDArray[np.uint64], step: Ints, size: int, starts: Ints, stops: Ints, weights: Floats, total: Floats
+    keys: npt.NDArray[np.uint64],
+    step: Ints,
+    size: int,
+    starts: Ints,
+    stops: Ints,
+    weights: Floats,
+    total: Floats,
+    epochs: tuple[Shuffles, Ints] | None = None,
 ) -> tuple[Ints, Floats]:
     """Rows (m, b) of a step, and what each counts in the mean loss; size 0 takes all, and padding counts nothing.
 
-    b is 0 where no client has a row.
+    b is 0 where no client has a row. ``epochs`` are shuffled ones, and where the m clients stand in them.
     """
     n = (stops - starts)[:, None]
     if not n.any():
         return np.zeros((len(n), 0), dtype=np.int64), np.zeros((len(n), 0))
     share = np.where(total > 0.0, 1.0 / np.where(total > 0.0, total, 1.0), 0.0)[:, None]
+    if size and epochs is not None:
+        index, many = epochs[0].rows(epochs[1], keys, step, size, starts, stops)
+        there = np.arange(index.shape[1]) < many[:, None]
+        return index, np.where(there, weights[index] * (share * n / np.maximum(many, 1)[:, None]), 0.0)
     if size:
         index = drawn(keys, step, size, starts, stops)
         return index, weights[index] * (share * n / size)

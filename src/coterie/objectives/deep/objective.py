@@ -13,12 +13,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from coterie import options
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.deep.architecture import Architecture, Make
 from coterie.objectives.deep.batched import Batch, BatchedClients, What, blocks
 from coterie.objectives.deep.frozen_base import Base
-from coterie.objectives.deep.local_steps import Training, batch
+from coterie.objectives.deep.local_steps import Shuffles, Training, batch
 from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
 from coterie.objectives.deep.sequential import SequentialClients, explained
@@ -69,13 +70,9 @@ class Deep(RowRanges):
         device: str = "cpu",
         buffers: str = "personal",
         base: Mapping[str, Tensor] | None = None,
-        clip: float | None = None,
-        ridge: float = 0.0,
-        momentum: float = 0.0,
-        optimizer: str = "SGD",
-        optimizer_args: Mapping[str, Any] | None = None,
         batched: bool | None = None,
         labels: Sequence[str] | None = None,
+        **training: Any,
     ) -> Deep:
         """From rows that lie in memory, sorted by client.
 
@@ -105,13 +102,13 @@ class Deep(RowRanges):
             Whether BatchNorm's statistics stay at home, are averaged like parameters, or are an error.
         base : mapping from str to Tensor, optional
             Numbers of what does not train, by layer; by default the module's own.
-        clip, ridge, momentum, optimizer, optimizer_args
-            See :class:`Training`.
         batched : bool, optional
             Whether several clients run as one batch; by default where the model is small and has no convolutions.
             Models with moving statistics, random numbers, or steps that depend on their numbers never do.
         labels : sequence of str, optional
             What clients are called where something is wrong with their rows; by default 0, 1, ...
+        **training
+            How local steps go: the options of :class:`Training`.
 
         Raises
         ------
@@ -122,7 +119,7 @@ class Deep(RowRanges):
         architecture = Architecture(model, loss, score, dtype, device, buffers, base)
         rows = Tensors(X, y, architecture.dtype, architecture.device)
         rows.labels = labels
-        how = Training(clip, ridge, momentum, optimizer, dict(optimizer_args or {}))  # type: ignore[arg-type]
+        how = options.of(Training, training, "A net")
         return cls._made(architecture, rows, (starts, stops), weights, how, batched)
 
     @classmethod
@@ -130,25 +127,20 @@ class Deep(RowRanges):
         cls,
         model: nn.Module | Make,
         clients: Sequence[Any] | Mapping[str, Any],
-        *,
-        clip: float | None = None,
-        ridge: float = 0.0,
-        momentum: float = 0.0,
-        optimizer: str = "SGD",
-        optimizer_args: Mapping[str, Any] | None = None,
-        **architecture: Any,
+        **more: Any,
     ) -> Deep:
         """From one Dataset, DataLoader or pair (X, y) for each client, in a list or by name; else as :meth:`of`.
 
-        ``architecture`` is loss, score, dtype, device and buffers.
+        More are loss, score, dtype, device and buffers, and the options of :class:`Training`.
 
         Of a DataLoader its Dataset and its ``collate_fn`` are used: which rows a step sees is drawn by key, so its
         sampler and batch size are not. Items are loaded when they are needed.
         """
-        of = Architecture(model, **architecture)
+        training = options.declared(Training)
+        of = Architecture(model, **{name: more[name] for name in more if name not in training})
         rows = of_clients(clients, of.dtype, of.device)
         batched = None if isinstance(rows, Tensors) else False
-        how = Training(clip, ridge, momentum, optimizer, dict(optimizer_args or {}))  # type: ignore[arg-type]
+        how = options.of(Training, {name: more[name] for name in more if name in training}, "A net")
         return cls._made(of, rows, (rows.starts, rows.stops), None, how, batched)
 
     @classmethod
@@ -192,12 +184,13 @@ class Deep(RowRanges):
     @property
     def idle(self) -> tuple[str, ...]:
         """What of ``Training`` changed nothing so far, in sentences."""
-        if self.walked.get("steps") != 1 or (self.training.plain and not self.training.momentum):
-            return ()
-        if self.training.plain:
-            return ("momentum changes nothing: it begins at rest in every round, and no client took two steps in one.",)
-        name = self.training.optimizer
-        return (f"{name} begins anew in every round, and no client took two steps in one: none remembers another.",)
+        how, once = self.training, "in every round, and no client took two steps in one"
+        said = ["batches changes nothing: every step takes all rows."]
+        said *= how.batches != "drawn" and self.walked.get("rows") == 0
+        if self.walked.get("steps") == 1:
+            said += [f"momentum changes nothing: it begins at rest {once}."] * (how.momentum > 0.0)
+            said += [f"{how.optimizer} begins anew {once}: none remembers another."] * (not how.plain)
+        return tuple(said)
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -258,8 +251,11 @@ class Deep(RowRanges):
         """What the steps of the clients ``rows`` look at: ``batch(k first of them, step of each)``."""
         starts, stops, keys, total = self.starts[rows], self.stops[rows], keys[rows], total[rows]
 
+        epochs = Shuffles(stops - starts) if size and self.training.batches == "shuffled" else None
+
         def drawn(some: Ints, step: Ints) -> tuple[Any, Tensor, Tensor]:
-            index, scale = batch(keys[some], step, size, starts[some], stops[some], self.weights, total[some])
+            ranges, within = (starts[some], stops[some]), None if epochs is None else (epochs, some)
+            index, scale = batch(keys[some], step, size, *ranges, self.weights, total[some], within)
             x, y = self.rows.gather(index)
             if (empty := np.flatnonzero(total[some] <= 0.0)).size:  # another client's row stands there, and may be NaN
                 for values in (x, y):
@@ -300,6 +296,7 @@ class Deep(RowRanges):
         """What is made of theta (m, d) ``together``, by so many clients at a time, or else by each ``alone``."""
         self._need_targets()
         out, total, draws = self._theta(theta), self.sizes(), by.draws
+        self.walked["rows"] = max(self.walked.get("rows", 0), draws.size)
         size, found = np.full(len(self), draws.size) if draws.size else self.counts, torch.empty_like(out)
 
         def batched(clients: BatchedClients) -> None:
