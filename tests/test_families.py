@@ -7,29 +7,32 @@ import copy
 import dataclasses
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
 from coterie.families import FAMILIES, Family, family_named
-from coterie.likelihoods import constant, derivatives, dispersed, most_curved
+from coterie.likelihoods import above, constant, derivatives, dispersed, most_curved
 from tests.test_structure import FILES, tree
 
 EVERY = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 COUNTS = [0.0, 1.0, 7.0]
 OUTCOMES = {"gaussian": [-1.5, 0.0, 2.25], "binomial": [0.0, 1.0], "poisson": COUNTS, "negative-binomial": COUNTS}
-OUTCOMES["gamma"] = [0.01, 1.0, 7.5]
+OUTCOMES |= {"gamma": [0.01, 1.0, 7.5], "student-t": [-1.5, 0.0, 40.0]}
 """Some that each family has."""
 NO_COUNTS = [0.5, -1.0]
 IMPOSSIBLE = {"gaussian": [], "binomial": [0.5, 2.0, -1.0], "poisson": NO_COUNTS, "negative-binomial": NO_COUNTS}
-IMPOSSIBLE["gamma"] = [0.0, -1.0]
+IMPOSSIBLE |= {"gamma": [0.0, -1.0], "student-t": []}
 NAMES = set(FAMILIES) - {"gamma"}
 """Of families alone: strengths of ties are called gamma too."""
 
 
 def at_dispersions(family: Family) -> list[Family]:
-    """The family, and at some dispersions where it has one."""
+    """The family, and at some dispersions where it has one; with degrees of freedom where it has them."""
+    if math.isnan(family.degrees):
+        return [family.with_degrees(4.0).at(0.3), family.with_degrees(2.5).at(2.5)]
     return [family, family.at(0.3), family.at(2.5)] if family.unknown else [family]
 
 
@@ -88,16 +91,17 @@ def test_every_row_is_complete(family: Family) -> None:
     assert {name for name, value in fields.items() if value is None or value == ""} <= optional
     assert FAMILIES[family.name] is family
     assert [other.name for other in FAMILIES.values() if other.code == family.code] == [family.name]
-    assert family.has_dispersion <= family.is_quadratic  # no method estimates the dispersion of another loss
-    assert bool(family.boundary) <= family.needs_prior == (family.root_precision > 0.0)
+    assert family.has_dispersion <= family.is_quadratic <= family.convex
+    assert bool(family.boundary) <= (family.root_precision > 0.0) == (family.needs_prior and family.convex)
     assert copy.deepcopy(family) is family
-    assert copy.deepcopy(family.at(0.7)).kind == (family.code, 0.7)
+    known = family if family.convex else family.with_degrees(3.5)
+    assert copy.deepcopy(known.at(0.7)).kind == (family.code, 0.7, 0.0 if family.convex else 3.5)
     assert (str(family), family_named(family.name), family_named(family)) == (family.name, family, family)
 
 
 @EVERY
 def test_derivatives_belong_to_the_mean_and_the_loss(family: Family) -> None:
-    """Central differences of each by the linear predictor; the score is the outcome less the mean."""
+    """Central differences of each by the linear predictor; the score is the outcome less the mean, over a variance."""
     h = 1e-5
     for one, y, eta in itertools.product(at_dispersions(family), OUTCOMES[family.name], (-2.0, -0.3, 0.4, 1.7)):
         _, score, curvature, third = derivatives(one.kind, eta, y)
@@ -106,9 +110,22 @@ def test_derivatives_belong_to_the_mean_and_the_loss(family: Family) -> None:
         np.testing.assert_allclose([-score, -curvature, third], slopes[:3], rtol=1e-7, atol=1e-8)
         mean, dispersion = one.mean(np.array([eta]))[0], one.kind[1]
         over = {"negative-binomial": 1.0 + dispersion * mean, "gamma": dispersion * mean}.get(one.name, 1.0)
+        if not one.convex:
+            over = (one.degrees * dispersion + (y - mean) ** 2) / (one.degrees + 1.0)
         assert score == pytest.approx((y - mean) / over, rel=1e-12)  # by the variance, less what the link takes
-        assert 0.0 <= curvature <= one.curvature_bound
+        assert (0.0 if one.convex else -math.inf) <= curvature <= above(one.kind, eta, y, curvature)
+        assert above(one.kind, eta, y, curvature) <= one.curvature_bound
         assert one.lowest <= mean
+
+
+@EVERY
+def test_what_lies_above_a_loss_touches_it_and_is_nowhere_below(family: Family) -> None:
+    for one, y, eta in itertools.product(at_dispersions(family), OUTCOMES[family.name], (-2.0, 0.4)):
+        if not one.convex:
+            loss, score, curvature, _ = derivatives(one.kind, eta, y)
+            for to in np.linspace(-60.0, 60.0, 241):
+                quadratic = loss - score * (to - eta) + 0.5 * above(one.kind, eta, y, curvature) * (to - eta) ** 2
+                assert derivatives(one.kind, to, y)[0] <= quadratic + 1e-12
 
 
 @EVERY
@@ -121,8 +138,17 @@ def test_derivatives_by_the_dispersion_are_those_of_the_likelihood(family: Famil
             f, score, curvature, _ = derivatives(moved, eta, y)
             return np.array([f + constant(moved, y, 1.0), score, curvature])
 
-        found = dispersed(one.kind, eta, y, derivatives(one.kind, eta, y))
+        found = dispersed(one.kind, eta, y, derivatives(one.kind, eta, y), False)
         np.testing.assert_allclose(found, (at(h) - at(-h)) / (2 * h), rtol=1e-7, atol=1e-8)
+        if one.degrees:
+
+            def of(s: float, one: Family = one, y: float = y, eta: float = eta) -> np.ndarray:
+                moved = (one.code, one.kind[1], one.degrees * math.exp(s))
+                f, score, curvature, _ = derivatives(moved, eta, y)
+                return np.array([f + constant(moved, y, 1.0), score, curvature])
+
+            found = dispersed(one.kind, eta, y, derivatives(one.kind, eta, y), True)
+            np.testing.assert_allclose(found, (of(h) - of(-h)) / (2 * h), rtol=1e-7, atol=1e-8)
 
 
 @EVERY
@@ -145,19 +171,20 @@ def test_loss_and_constant_are_the_negative_log_likelihood(family: Family) -> No
         "poisson": lambda y, mean, w: w * stats.poisson(mean).logpmf(y),
         "negative-binomial": lambda y, mean, w, d: w * stats.nbinom(1 / d, 1 / (1 + d * mean)).logpmf(y),
         "gamma": lambda y, mean, w, d: w * stats.gamma(1 / d, scale=mean * d).logpdf(y),
+        "student-t": lambda y, mean, w, d: w * stats.t(one.degrees, mean, d**0.5).logpdf(y),
     }
     for one, y, w in itertools.product(at_dispersions(family)[-2:], OUTCOMES[family.name], (1.0, 2.5)):
         mean = float(one.mean(np.array([0.7]))[0])
         more = () if one.dispersion is None else (one.dispersion,)
         found = w * derivatives(one.kind, 0.7, y)[0] + constant(one.kind, y, w)
-        assert found == pytest.approx(-densities[one.name](y, mean, w, *more), rel=1e-11)
+        assert found == pytest.approx(-densities[one.name.partition("(")[0]](y, mean, w, *more), rel=1e-11)
 
 
 @EVERY
 def test_the_saturated_loss_is_the_least(family: Family) -> None:
     y = np.array(OUTCOMES[family.name])
     grid = np.linspace(-30.0, 30.0, 6001)
-    least = np.array([min(derivatives(family.kind, eta, v)[0] for eta in grid) for v in y])
+    least = np.array([min(derivatives(family.kind, eta, v)[0] for eta in [*grid, v]) for v in y])
     saturated = np.zeros(len(y)) if family.saturated is None else family.saturated(y)
     np.testing.assert_allclose(saturated, least, atol=1e-4)
 
@@ -180,7 +207,8 @@ def test_outcomes_are_checked_and_drawn(family: Family) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "remedy"), [("multinomial", "binomial"), ("student-t", "weights"), ("huber", "weights")]
+    ("name", "remedy"),
+    [("multinomial", "binomial"), ("huber", "student-t"), ("student-t(1)", "from 2 to 100"), ("student-t(x)", "(4)")],
 )
 def test_what_is_no_family_is_refused_with_a_reason_and_a_remedy(name: str, remedy: str) -> None:
     import pandas as pd
@@ -188,7 +216,7 @@ def test_what_is_no_family_is_refused_with_a_reason_and_a_remedy(name: str, reme
     import coterie
 
     table = pd.DataFrame({"y": [0.0, 1.0, 2.0, 1.0], "g": [1, 1, 2, 2]})
-    with pytest.raises(CoterieError, match=f"'{name}': .*{remedy}"):
+    with pytest.raises(CoterieError, match=f"{re.escape(name)}.*{re.escape(remedy)}"):
         coterie.fit(table, "y ~ 1", client="g", family=name)
 
 
@@ -205,5 +233,5 @@ def test_an_unknown_family_passes_nowhere() -> None:
     ):
         with pytest.raises(CoterieError, match=r"'gausian'.*gaussian, binomial or poisson|'gausian'.*'gaussian'"):
             made()
-    assert all(math.isnan(value) for value in derivatives((99, 1.0), 0.0, 0.0))
-    assert math.isnan(constant((99, 1.0), 0.0, 1.0))
+    assert all(math.isnan(value) for value in derivatives((99, 1.0, 0.0), 0.0, 0.0))
+    assert math.isnan(constant((99, 1.0, 0.0), 0.0, 1.0))

@@ -32,6 +32,7 @@ ROOMS = (
         "files",
         "user_code",
         "likelihoods",
+        "distributions",
         "families",
         "numerics",
         "data",

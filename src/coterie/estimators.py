@@ -51,7 +51,7 @@ from coterie.data.columns import at_rows
 from coterie.data.design import INTERCEPT
 from coterie.data.prepare_table import informative_tree
 from coterie.errors import CoterieError
-from coterie.families import BINOMIAL, FAMILIES, family_named
+from coterie.families import BINOMIAL, family_named, is_family, listed_names, name_of_numbers
 from coterie.methods.registry import FITTED
 from coterie.numerics.arrays import Floats
 from coterie.options import Option, declared
@@ -60,7 +60,6 @@ from coterie.results.predict import finite_mean, predict_rows
 from coterie.results.table_fit import Fitting
 
 _BLOCK = 1 << 15  # rows at a time, so that what is gathered stays in cache
-_OUTCOMES = tuple(family.name for family in FAMILIES.values() if not family.two_classes)
 
 
 class Parts(NamedTuple):
@@ -204,11 +203,11 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
         Everything else: standard errors, variance components, the comparison of method "auto".
     """
 
-    family: Annotated[str, Option("Of outcomes.", choices=_OUTCOMES)] = "gaussian"
+    family: Annotated[str, Option("Of outcomes.", what=listed_names(classes=False), read=name_of_numbers)] = "gaussian"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = any(f.name == self.family and f.lowest == 0.0 for f in FAMILIES.values())
+        tags.target_tags.positive_only = is_family(self.family) and family_named(self.family).lowest == 0.0
         return tags
 
     def fit(self, X: Any, y: Any, clients: Any = None, clusters: Any = None, sample_weight: Any = None) -> Self:

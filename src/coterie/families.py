@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
-from coterie import likelihoods
+from coterie import distributions, likelihoods
 from coterie.errors import CoterieError, listed, nearest
 from coterie.likelihoods import Kind
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    Floats = npt.NDArray[np.float64]
-    Mask = npt.NDArray[np.bool_]
+    from coterie.distributions import Floats, Mask
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -45,6 +45,7 @@ class Family:
     counted: bool  # outcomes are whole numbers
     two_classes: bool  # an outcome is 0 or 1, or text with two values
     any_number: bool  # an outcome may be any number, a computed one too
+    convex: bool  # no row's curvature is below zero: each model has one optimum
     is_quadratic: bool  # the loss is a quadratic of the linear predictor: clients' sums of squares say all, once
     has_dispersion: bool  # the residual variance is a parameter; restricted likelihood is for such families
     curvature_bound: float  # what no row's curvature exceeds; infinite where it is the mean, which has no bound
@@ -56,13 +57,14 @@ class Family:
     deviance_power: float  # of the mean, to which the variance is proportional (Tweedie)
     # share of outcomes that are at most values, at linear predictors, of trials, with a dispersion; None where
     # intervals need none
-    cdf: Callable[[Floats, Floats, Floats, float], Floats] | None
+    cdf: Callable[[Floats, Floats, Floats, Kind], Floats] | None
     # outcomes at linear predictors, with the root of a residual variance or a dispersion
     draw: Callable[[np.random.Generator, Floats, Floats | float], npt.NDArray[Any]]
     # what a likelihood has beside means, where it is in each row's loss and a search finds it; and what stands for it
     # where none was found: such that losses of means are those that comparisons name. Other families have none
     usual: float | None = None
     dispersion: float | None = None
+    degrees: float = 0.0  # of freedom of Student's t: NaN where they are to be found, 0 of other families
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _family_at, (self.name, self.dispersion)
@@ -71,25 +73,35 @@ class Family:
     def kind(self) -> Kind:
         """What kernels know it by."""
         dispersion = self.usual if self.dispersion is None else self.dispersion
-        return self.code, 1.0 if dispersion is None else dispersion
+        return self.code, 1.0 if dispersion is None else dispersion, self.degrees
 
     @property
     def scatters(self) -> bool:
         """Whether a parameter says how far outcomes scatter: a residual variance, or a dispersion."""
         return self.has_dispersion or self.usual is not None
 
+    def with_degrees(self, degrees: float) -> Family:
+        """The same with degrees of freedom, rounded to what its name says."""
+        return _with_degrees(f"{STUDENT_T.name}({degrees:.4g})")
+
     @property
     def unknown(self) -> bool:
         """Whether there is a dispersion that is to be found."""
         return self.usual is not None and self.dispersion is None
 
+    @property
+    def scale(self) -> float:
+        """Of outcomes that may be any number, and have one beside means: what predictors are as large as."""
+        return self.kind[1] ** 0.5 if self.any_number and self.dispersion is not None else 1.0
+
     def at_most(self, values: Floats, eta: Floats, trials: Floats) -> Floats:
         """The share of outcomes, or of successes of trials, that are at most values."""
-        return self.cdf(values, eta, trials, self.kind[1])  # type: ignore[misc]
+        return self.cdf(values, eta, trials, self.kind)  # type: ignore[misc]
 
     def at(self, dispersion: float) -> Family:
         """The same with its dispersion."""
-        return replace(self, dispersion=dispersion)
+        bound = self.curvature_bound if self.convex else (1.0 + 1.0 / self.degrees) / dispersion
+        return replace(self, dispersion=dispersion, curvature_bound=bound)
 
     def __str__(self) -> str:
         return self.name
@@ -105,7 +117,7 @@ class Family:
 
         A residual variance takes up what clients differ by, and a 0 or 1 alone does not scatter.
         """
-        return not self.has_dispersion and not self.two_classes
+        return not self.any_number and not self.two_classes
 
     def check(self, y: Floats, name: str, where: Callable[[Mask], str]) -> None:
         """Raise a CoterieError for outcomes (n,) that the family does not have; ``where`` puts rows in words."""
@@ -124,115 +136,14 @@ class Family:
             )
 
 
-def _identity(eta: Floats) -> Floats:
-    return eta
-
-
-def _expit(eta: Floats) -> Floats:
-    import numpy as np
-    from scipy.special import expit
-
-    return np.asarray(expit(eta), dtype=np.float64)
-
-
-def _exp(eta: Floats) -> Floats:
-    import numpy as np
-
-    with np.errstate(over="ignore"):
-        return np.exp(eta)
-
-
-def _above_zero(y: Floats) -> Mask:
-    import numpy as np
-
-    return np.asarray(y > 0.0)
-
-
-def _any(y: Floats) -> Mask:
-    import numpy as np
-
-    return np.ones(len(y), dtype=np.bool_)
-
-
-def _zero_or_one(y: Floats) -> Mask:
-    import numpy as np
-
-    return np.asarray((y == 0) | (y == 1))
-
-
-def _counts(y: Floats) -> Mask:
-    import numpy as np
-
-    return np.asarray((y >= 0) & (y == np.floor(y)))
-
-
-def _saturated_poisson(y: Floats) -> Floats:
-    import numpy as np
-    from scipy.special import xlogy
-
-    return np.asarray(y - xlogy(y, y))
-
-
-def _cdf_successes(values: Floats, eta: Floats, trials: Floats, dispersion: float) -> Floats:
-    import numpy as np
-    from scipy.special import betaincc
-
-    k = np.clip(np.floor(values), 0.0, trials - 1.0)  # of all trials, all outcomes are at most
-    return np.where(values < 0.0, 0.0, np.where(values >= trials, 1.0, betaincc(k + 1.0, trials - k, _expit(eta))))
-
-
-def _saturated_gamma(y: Floats) -> Floats:
-    import numpy as np
-
-    return np.asarray(1.0 + np.log(y), dtype=np.float64)
-
-
-def _cdf_counts(values: Floats, eta: Floats, trials: Floats, dispersion: float) -> Floats:
-    import numpy as np
-    from scipy.special import betaincc
-
-    p = _expit(eta + np.log(dispersion))
-    return np.where(values < 0.0, 0.0, betaincc(np.floor(np.maximum(values, 0.0)) + 1.0, 1.0 / dispersion, p))
-
-
-def _cdf_amounts(values: Floats, eta: Floats, trials: Floats, dispersion: float) -> Floats:
-    import numpy as np
-    from scipy.special import gammainc
-
-    return np.asarray(gammainc(1.0 / dispersion, np.maximum(values, 0.0) * np.exp(-eta) / dispersion))
-
-
-def _draw_normal(rng: np.random.Generator, eta: Floats, sigma: Floats | float) -> npt.NDArray[Any]:
-    return rng.normal(eta, sigma)
-
-
-def _draw_classes(rng: np.random.Generator, eta: Floats, sigma: Floats | float) -> npt.NDArray[Any]:
-    return rng.binomial(1, _expit(eta))
-
-
-def _draw_counts(rng: np.random.Generator, eta: Floats, sigma: Floats | float) -> npt.NDArray[Any]:
-    return rng.poisson(_exp(eta).clip(max=_MOST))
-
-
-def _draw_spread_counts(rng: np.random.Generator, eta: Floats, sigma: Floats | float) -> npt.NDArray[Any]:
-    return rng.poisson(_draw_amounts(rng, eta, sigma).clip(max=_MOST))
-
-
-def _draw_amounts(rng: np.random.Generator, eta: Floats, sigma: Floats | float) -> npt.NDArray[Any]:
-    amounts = _exp(eta) * sigma**2 * rng.standard_gamma(sigma**-2.0, size=len(eta))
-    return amounts.clip(min=2.0**-1022)
-
-
-_MOST = 1e18
-"""The largest mean that counts are drawn around, as integers of 64 bits hold them."""
 GAUSSIAN = Family(
     name="gaussian",
     code=likelihoods.GAUSSIAN,
     link="identity",
     predictor="outcome",
     outcome="numbers",
-    mean=_identity,
-    possible=_any,
+    mean=distributions.identity,
+    possible=distributions.any_number,
     needs="numbers",
     remedy="",
     largest=inf,
@@ -243,6 +154,7 @@ GAUSSIAN = Family(
     any_number=True,
     counted=False,
     cdf=None,
+    convex=True,
     is_quadratic=True,
     has_dispersion=True,
     curvature_bound=1.0,
@@ -252,7 +164,7 @@ GAUSSIAN = Family(
     loss_factor=2.0,
     saturated=None,
     deviance_power=0.0,
-    draw=_draw_normal,
+    draw=distributions.draw_normal,
 )
 BINOMIAL = Family(
     name="binomial",
@@ -260,8 +172,8 @@ BINOMIAL = Family(
     link="logit",
     predictor="log odds",
     outcome="yes or no",
-    mean=_expit,
-    possible=_zero_or_one,
+    mean=distributions.expit,
+    possible=distributions.zero_or_one,
     needs="an outcome of 0 and 1, or text with two values",
     remedy=" Recode it, write successes of trials as cbind(successes, failures), or use another family.",
     largest=1.0,
@@ -269,9 +181,10 @@ BINOMIAL = Family(
     boundary=(0.0, 1.0),
     alike="outcomes of one class only",
     counted=True,
-    cdf=_cdf_successes,
+    cdf=distributions.cdf_successes,
     two_classes=True,
     any_number=False,
+    convex=True,
     is_quadratic=False,
     has_dispersion=False,
     curvature_bound=0.25,
@@ -281,7 +194,7 @@ BINOMIAL = Family(
     loss_factor=1.0,
     saturated=None,
     deviance_power=nan,
-    draw=_draw_classes,
+    draw=distributions.draw_classes,
 )
 POISSON = Family(
     name="poisson",
@@ -289,8 +202,8 @@ POISSON = Family(
     link="log",
     predictor="logarithm of the mean",
     outcome="counts",
-    mean=_exp,
-    possible=_counts,
+    mean=distributions.exp,
+    possible=distributions.counts,
     needs="counts (0, 1, 2, ...)",
     remedy="",
     counted=True,
@@ -301,6 +214,7 @@ POISSON = Family(
     alike="counts of 0 only",
     two_classes=False,
     any_number=False,
+    convex=True,
     is_quadratic=False,
     has_dispersion=False,
     curvature_bound=inf,
@@ -308,16 +222,16 @@ POISSON = Family(
     root_precision=1e-9,
     loss="Poisson deviance",
     loss_factor=2.0,
-    saturated=_saturated_poisson,
+    saturated=distributions.saturated_poisson,
     deviance_power=1.0,
-    draw=_draw_counts,
+    draw=distributions.draw_counts,
 )
 NEGATIVE_BINOMIAL = replace(
     POISSON,
     name="negative-binomial",
     code=likelihoods.NEGATIVE_BINOMIAL,
-    cdf=_cdf_counts,
-    draw=_draw_spread_counts,
+    cdf=distributions.cdf_counts,
+    draw=distributions.draw_spread_counts,
     usual=0.0,
 )
 GAMMA = replace(
@@ -325,7 +239,7 @@ GAMMA = replace(
     name="gamma",
     code=likelihoods.GAMMA,
     outcome="amounts",
-    possible=_above_zero,
+    possible=distributions.above_zero,
     needs="amounts above 0",
     remedy=" Leave such rows out, model whether there is an amount apart, or use another family.",
     largest=1e100,
@@ -333,25 +247,40 @@ GAMMA = replace(
     boundary=(),
     alike="",
     loss="gamma deviance",
-    saturated=_saturated_gamma,
+    saturated=distributions.saturated_gamma,
     deviance_power=2.0,
-    cdf=_cdf_amounts,
-    draw=_draw_amounts,
+    cdf=distributions.cdf_amounts,
+    draw=distributions.draw_amounts,
     usual=1.0,
 )
-FAMILIES = {family.name: family for family in (GAUSSIAN, BINOMIAL, POISSON, NEGATIVE_BINOMIAL, GAMMA)}
+STUDENT_T = replace(
+    GAUSSIAN,
+    name="student-t",
+    code=likelihoods.STUDENT_T,
+    outcome="numbers with outliers",
+    largest=1e100,
+    convex=False,
+    is_quadratic=False,
+    has_dispersion=False,
+    curvature_bound=inf,
+    prior_sd=1e3,
+    loss="absolute error",
+    loss_factor=1.0,
+    cdf=distributions.cdf_heavy,
+    draw=partial(distributions.draw_heavy, degrees=4.0),
+    usual=0.0,
+    degrees=nan,
+)
+FAMILIES = {family.name: family for family in (GAUSSIAN, BINOMIAL, POISSON, NEGATIVE_BINOMIAL, GAMMA, STUDENT_T)}
 DEFAULT = GAUSSIAN.name
+DEGREES = 2.0, 100.0
+"""Of freedom: with fewer an outcome has no variance, with more it cannot be told from a normal one."""
 _CLASSES = (
     "a row has a linear predictor for each class but one, and clients' deviations a covariance over all of them, which "
     "few clients tell. Fit family binomial to each class against one of them, on the rows of these two"
 )
-_OUTLIERS = (
-    "a loss that outliers do not sway is flat far out, so that a client's own has several optima, or a curvature that "
-    "jumps, on which the likelihood of variances does not rest. Give rows far out smaller weights"
-)
-REFUSED = dict.fromkeys(("multinomial", "categorical"), _CLASSES) | dict.fromkeys(
-    ("t", "student-t", "huber"), _OUTLIERS
-)
+_OUTLIERS = "family student-t, which outliers sway as little, has a likelihood beside a loss"
+REFUSED = dict.fromkeys(("multinomial", "categorical"), _CLASSES) | {"huber": _OUTLIERS}
 """Families that are asked for and cannot be, and why."""
 
 
@@ -361,18 +290,51 @@ def family_named(name: str | Family) -> Family:
         return name
     if isinstance(name, str) and name in REFUSED:
         raise CoterieError(f"There is no family '{name}': {REFUSED[name]}.")
+    if isinstance(name, str) and name.startswith(f"{STUDENT_T.name}(") and name.endswith(")"):
+        return _with_degrees(name)
     if not isinstance(name, str) or name not in FAMILIES:
-        raise CoterieError(f"There is no family '{name}'; use {' or '.join(FAMILIES)}.{nearest(name, FAMILIES)}")
+        raise CoterieError(f"There is no family '{name}'; use {listed_names()}.{nearest(name, FAMILIES)}")
     return FAMILIES[name]
 
 
+def name_of_numbers(name: str) -> str:
+    """The name of a family without classes, checked."""
+    if family_named(name).two_classes:
+        raise CoterieError(f"The family must be {listed_names(classes=False)}, not {name}.")
+    return name
+
+
+def listed_names(classes: bool = True) -> str:
+    """Names of families, as a choice in a sentence."""
+    names = [name for name, family in FAMILIES.items() if classes or not family.two_classes]
+    return f"{', '.join(names)} or {STUDENT_T.name}(4)"
+
+
+def is_family(name: Any) -> bool:
+    """Whether a family has that name."""
+    try:
+        return isinstance(name, str) and family_named(name) is not None
+    except CoterieError:
+        return False
+
+
+@cache
+def _with_degrees(name: str) -> Family:
+    """Student's t with given degrees of freedom, which are in the name."""
+    try:
+        degrees = float(name.removeprefix(f"{STUDENT_T.name}(").removesuffix(")"))
+    except ValueError:
+        degrees = nan
+    if not DEGREES[0] <= degrees <= DEGREES[1]:
+        raise CoterieError(
+            f"The degrees of freedom of {name} must be a number from {DEGREES[0]:g} to {DEGREES[1]:g}: write "
+            f"{STUDENT_T.name}(4), or {STUDENT_T.name} to have them found."
+        )
+    return replace(STUDENT_T, name=name, degrees=degrees, draw=partial(distributions.draw_heavy, degrees=degrees))
+
+
 def _family_at(name: str, dispersion: float | None) -> Family:
-    return FAMILIES[name] if dispersion is None else FAMILIES[name].at(dispersion)
-
-
-def draw_shares(rng: np.random.Generator, eta: Floats, trials: Floats) -> Floats:
-    """Shares of successes of trials at log odds."""
-    return rng.binomial(trials.astype("int64"), _expit(eta)) / trials
+    return family_named(name) if dispersion is None else family_named(name).at(dispersion)
 
 
 def names_of(has: Callable[[Family], bool]) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from math import exp, lgamma, log, log1p, nan, pi
 
-GAUSSIAN, BINOMIAL, POISSON, NEGATIVE_BINOMIAL, GAMMA = range(5)
-Kind = tuple[int, float]
-"""What kernels know a family by: its code and its dispersion."""
+GAUSSIAN, BINOMIAL, POISSON, NEGATIVE_BINOMIAL, GAMMA, STUDENT_T = range(6)
+Kind = tuple[int, float, float]
+"""What kernels know a family by: its code, its dispersion, and degrees of freedom."""
 
 
 def derivatives(kind: Kind, eta: float, y: float) -> tuple[float, float, float, float]:
@@ -18,9 +18,16 @@ def derivatives(kind: Kind, eta: float, y: float) -> tuple[float, float, float, 
 
     The score is minus the derivative of the loss. Where the link is canonical, it is y - mean.
     """
-    code, dispersion = kind
+    code, dispersion, degrees = kind
     if code == GAUSSIAN:
         return 0.5 * (y - eta) * (y - eta), y - eta, 1.0, 0.0
+    if code == STUDENT_T and dispersion == 0.0:  # of no scale: absolute errors
+        return abs(y - eta), 1.0 * (y > eta) - 1.0 * (y < eta), 0.0, 0.0
+    if code == STUDENT_T:
+        r, room = y - eta, degrees * dispersion
+        w = (degrees + 1.0) / (room + r * r)  # as heavy as the row would be among squares
+        v = w * (room - r * r) / (room + r * r)
+        return 0.5 * (degrees + 1.0) * log1p(r * r / room), w * r, v, 2.0 * w * r * (w + 2.0 * v) / (degrees + 1.0)
     if code == BINOMIAL:
         e = exp(-abs(eta))
         mu = 1.0 / (1.0 + e) if eta >= 0 else e / (1.0 + e)
@@ -41,13 +48,16 @@ def derivatives(kind: Kind, eta: float, y: float) -> tuple[float, float, float, 
 
 def constant(kind: Kind, y: float, weight: float) -> float:
     """What a row's negative log-likelihood has beside ``weight`` times the loss: terms in y and the weight alone."""
-    code, dispersion = kind
+    code, dispersion, degrees = kind
     if code == GAUSSIAN:
         return 0.5 * (log(2.0 * pi) - log(weight)) if weight > 0.0 else 0.0
     if code == BINOMIAL:  # of shares of as many trials as the weight says
         if y == 0.0 or y == 1.0:
             return 0.0
         return lgamma(weight * y + 1.0) + lgamma(weight * (1.0 - y) + 1.0) - lgamma(weight + 1.0)
+    if code == STUDENT_T:
+        half = 0.5 * degrees
+        return weight * (lgamma(half) - lgamma(half + 0.5) + 0.5 * log(pi * degrees * dispersion))
     if code == POISSON or (code == NEGATIVE_BINOMIAL and dispersion == 0.0):
         return weight * lgamma(y + 1.0)
     shape = 1.0 / dispersion
@@ -60,7 +70,7 @@ def constant(kind: Kind, y: float, weight: float) -> float:
 
 def most_curved(kind: Kind, one: float, other: float) -> float:
     """Which linear predictor between two has the largest curvature, where curvatures have no bound."""
-    code, dispersion = kind
+    code, dispersion, _ = kind
     if code == GAMMA:
         return min(one, other)
     if code == NEGATIVE_BINOMIAL and dispersion > 0.0:
@@ -68,10 +78,18 @@ def most_curved(kind: Kind, one: float, other: float) -> float:
     return max(one, other)
 
 
-def dispersed(kind: Kind, eta: float, y: float, at: tuple[float, float, float, float]) -> tuple[float, float, float]:
+def above(kind: Kind, eta: float, y: float, curvature: float) -> float:
+    """The curvature of a quadratic that touches the loss and is nowhere below it; of a convex loss that of itself."""
+    code, dispersion, degrees = kind
+    return (degrees + 1.0) / (degrees * dispersion + (y - eta) * (y - eta)) if code == STUDENT_T else curvature
+
+
+def dispersed(
+    kind: Kind, eta: float, y: float, at: tuple[float, float, float, float], degrees: bool
+) -> tuple[float, float, float]:
     """Derivatives of a row's negative log-likelihood, score and curvature by the logarithm of the dispersion.
 
-    ``at`` are the derivatives by the linear predictor.
+    ``at`` are the derivatives by the linear predictor; or by the logarithm of the ``degrees`` of freedom.
     """
 
     def digamma(x: float) -> float:  # to 12 digits
@@ -82,7 +100,7 @@ def dispersed(kind: Kind, eta: float, y: float, at: tuple[float, float, float, f
         f = 1.0 / (x * x)
         return out + log(x) - 0.5 / x - f * (1.0 / 12 - f * (1.0 / 120 - f * (1.0 / 252 - f * (1.0 / 240 - f / 132))))
 
-    code, dispersion = kind
+    code, dispersion, nu = kind
     f, s, v, slope = at
     shape = 1.0 / dispersion
     if code == NEGATIVE_BINOMIAL:
@@ -92,4 +110,13 @@ def dispersed(kind: Kind, eta: float, y: float, at: tuple[float, float, float, f
         return of_constant - share * (f + y * eta) + y - s, shape * p - v, slope - share * v
     if code == GAMMA:
         return shape * (log(shape) + 1.0 + log(y) - digamma(shape)) - f, -s, -v
+    if code == STUDENT_T:
+        share = nu * dispersion / (nu * dispersion + (y - eta) * (y - eta))
+        tilt = (nu + 1.0) * shape / nu * share * share * (3.0 - 4.0 * share)
+        by = 0.5 - 0.5 * s * (y - eta), -s * share, tilt
+        if not degrees:
+            return by
+        of_constant = 0.5 * nu * (digamma(0.5 * nu) - digamma(0.5 * nu + 0.5))
+        each = nu / (nu + 1.0)
+        return by[0] + of_constant + each * f, by[1] + each * s, by[2] + each * v
     return nan, nan, nan

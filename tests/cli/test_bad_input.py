@@ -58,7 +58,7 @@ CASES = [
     ("text", table(), formula("sector ~ hours"), ["'sector' is text ('land' and 'town')", "Use family binomial"]),
     ("negative", table(**changed("visits", [4], -1)), POISSON, ["counts", "'visits' has -1 in 1 row (data row 4)"]),
     ("no counts", table(), [*formula("score ~ hours"), "--family", "poisson"], ["counts (0, 1, 2, ...)", "'score'"]),
-    ("family", table(), ["--family", "binomal"], ["family must be gaussian, ", "Did you mean 'binomial'"]),
+    ("family", table(), ["--family", "binomal"], ["no family 'binomal'; use gaussian, ", "Did you mean 'binomial'"]),
     ("method", table(), ["--method", "pool"], ["method must be auto, ", "Did you mean 'pooled'"]),
     ("covariance", table(), ["--covariance", "diag"], ["covariance must be auto, ", "'diagonal'"]),
     ("cluster variance", table(), ["--cluster-variance", "each"], ["cluster_variance must be common or own"]),

@@ -286,8 +286,8 @@ def test_predicting_and_arranging_hold_one_copy_of_x_at_most(shuffled):
 
 
 BAD = [
-    ("unknown family", HierarchicalRegressor("poison"), {}, "family must be gaussian, poisson, .* or gamma"),
-    ("binomial family", HierarchicalRegressor("binomial"), {}, "family must be gaussian, poisson, .* or gamma"),
+    ("unknown family", HierarchicalRegressor("poison"), {}, "no family 'poison'; use gaussian, .*'poisson'"),
+    ("binomial family", HierarchicalRegressor("binomial"), {}, "must be gaussian, poisson, .* or student-t.4., not b"),
     ("unknown covariance", HierarchicalRegressor(covariance="diag"), {}, "Did you mean 'diagonal'"),
     ("unknown method", HierarchicalRegressor(method="pool"), {}, "Did you mean 'pooled'"),
     ("no clusters", HierarchicalRegressor(method="clusterwise"), {}, "needs clusters"),

@@ -19,6 +19,7 @@ from coterie.evidence.intervals import Triple, interval, less, losing, median_ra
 from coterie.families import Family
 from coterie.methods.problem_and_estimates import Estimates
 from coterie.methods.registry import FITTED
+from coterie.methods.tree.dispersion import shared_dispersions
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.row_kernels import totals
 from coterie.runs.run_table_method import client_losses
@@ -182,7 +183,7 @@ class TableComparison(Comparison):
         For every column it is what one parameter costs in held-out loss, as in Akaike's criterion.
         """
         least = min(float(self.losses[each].sum()) for each in (name, other))
-        noise = least / float(self.weight.sum()) if self.family.has_dispersion else 1.0
+        noise = least / float(self.weight.sum()) if self.family.any_number else 1.0
         trained = float(self.weight.sum()) / len(self.weight) / self._ratio
         return self.columns * 0.5 * self.family.loss_factor * noise / trained
 
@@ -279,12 +280,13 @@ def each_split(
     above = paths(clients.clusters, [level.parent for level in clients.levels])
     for train, held in splits.parts(clients):
         losses, seconds = dict[str, Floats](), dict[str, float]()
-        for name, fit in fits.items():
-            start = perf_counter()
-            fitted = fit(train)
-            seconds[name] = perf_counter() - start
-            losses[name] = client_losses(held, family, fitted.client) * some
-        own = {name: client_losses(held, family, fit(train).client) * some for name, fit in (alike or {}).items()}
+        with shared_dispersions():
+            for name, fit in fits.items():
+                start = perf_counter()
+                fitted = fit(train)
+                seconds[name] = perf_counter() - start
+                losses[name] = client_losses(held, family, fitted.client) * some
+            own = {name: client_losses(held, family, fit(train).client) * some for name, fit in (alike or {}).items()}
         weight, rows = totals(held.weights, held.starts, held.stops) * some, held.counts * some
         found, own = ({name: loss[None] for name, loss in each.items()} for each in (losses, own))
         yield TableComparison(

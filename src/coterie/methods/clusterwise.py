@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.federation import Federation, Site, require_all_replies, work
 from coterie.methods import pooled
-from coterie.methods.local import minimum_norm, weak
+from coterie.methods.local import minimum_norm, prior_mean, weak
 from coterie.methods.pooled import residual_variance
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.client_work import Reply
@@ -33,7 +33,7 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
         fitted = _least_squares(fed, setup, everyone)
     else:
         L = [np.zeros((1, p, p)), weak(setup)]
-        s = solve(fed, setup, L, root=np.zeros(p))
+        s = solve(fed, setup, L, root=prior_mean(setup, everyone))
         fitted = collect(fed, setup, s, L, 1.0, C=np.zeros((p, p)))
     coarser = tuple(np.tile(everyone.root, (n, 1)) for n in problem.tree.sizes[1:-1])
     return replace(

@@ -83,6 +83,11 @@ def weak(setup: Setup) -> Floats:
     return np.asarray(setup.family.prior_sd * np.linalg.inv(setup.standard)[None], dtype=np.float64)
 
 
+def prior_mean(setup: Setup, everyone: Estimates) -> Floats:
+    """What the prior is around: 0, or where outcomes may be any number the model of all."""
+    return everyone.root / setup.unit * setup.family.any_number
+
+
 def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
     """Least squares, or likelihood held by a weak prior, at every client; clients never seen get the pooled model."""
     everyone = pooled.fit(fed, problem)
@@ -96,7 +101,7 @@ def fit(fed: Federation, problem: GroupedProblem) -> Estimates:
         cov = own["cov"] * pack(np.outer(setup.unit, setup.unit)) * sigma2
     else:
         L = [weak(setup)] + [np.zeros((1, p, p))] * len(problem.tree.parents)
-        s = solve(fed, setup, L, root=np.zeros(p))
+        s = solve(fed, setup, L, root=prior_mean(setup, everyone))
         alone, sigma2 = collect(fed, setup, s, L, 1.0, C=np.zeros((p, p))), 1.0
         info = {}
         client, cov = alone.client, alone.client_cov

@@ -14,9 +14,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from coterie.errors import RAISED, CoterieError
 from coterie.options import annotated, check, need_names, unheeded
 
-STRENGTHS = ("gamma", "lam", "alpha")
+STRENGTHS, EVERYTHING = ("gamma", "lam", "alpha"), ("*",)
 STEPS: dict[str, Any] = {"eta": 0.1, "B": 10}
-EVERYTHING = ("*",)
 TRAINED_ON_ROWS = "local_training.fit:fit"  # the function that trains a class of rounds on a table
 Relation = Literal["nothing", "layers", "tree", "groups", "found groups", "network", "main client"]
 
@@ -41,6 +40,7 @@ class Method:
     clustered: bool = False  # says something else than the others only where there are clusters
     intercept: bool = False  # needs one that can be personal
     asked: bool = False  # is compared only where it is asked for by name
+    convex: bool = False  # needs convex losses
     tried: bool = False  # is one of the few that "auto" compares for nets, where its relation is given
     all_own: bool = False  # gives every client, or group, all coefficients, those of shared columns too
     turns: bool = False  # knows ``GroupedProblem.basis``, so that it may be given other columns that say the same

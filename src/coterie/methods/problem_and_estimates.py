@@ -69,6 +69,7 @@ class Estimates:
     log_likelihood: float | None = None
     info: dict[str, Any] = field(default_factory=dict)
     uncertainty: Uncertainty | None = None  # of the variances, which covariances then have in them
+    family: str = ""  # with degrees of freedom that were found; empty where it is the problem's
 
 
 def collect(

@@ -19,7 +19,7 @@ _SHRINKS: dict[str, Any] = {"takes": STRENGTHS + LEARNING, "learns": True, "aske
 _FAST, _AS_SENT, _LESS_BIAS = {"accelerated": True}, {"corrected": False}, {"corrected": True}
 _EACH = "each client's gradients by themselves"
 _COINS = "averages within clusters, whenever coins decide"
-_NETWORK: dict[str, Any] = {"takes": ("network", "rounds")}
+_NETWORK: dict[str, Any] = {"takes": ("network", "rounds"), "convex": True}
 _ALONE: dict[str, Any] = {"personal": EVERYTHING}
 _ONE: dict[str, Any] = {"pool_rows": True, "fixed_options": {"C": 1.0, "personal": (), "up": "none", "down": "none"}}
 _WHOLE: dict[str, Any] = {"B": 0, "personal": (), "up": "none", "down": "none"}
@@ -104,8 +104,8 @@ _EVERY = (
     _exact("hierarchical", "clients tied to clusters, or to a centre", "hierarchical:fit", "cluster-l2gd", **_LEARNS),
     _exact("given-strengths", "the same, its strengths given", "given_strengths:given", "l2gd", takes=STRENGTHS),
     _exact("james-stein", "the same, its centre shrunk towards zero", "james_stein:fit", "ditto", **_SHRINKS),
-    _over("async-l2gd", "the same, over rounds", "clustered_l2gd", "tree", **_OVER, **_ASYNC),
-    _over("async-al2sgd", "the same, over fewer rounds", "clustered_l2gd", "tree", **_OVER, **_FASTER),
+    _over("async-l2gd", "the same, over rounds", "clustered_l2gd", "tree", convex=True, **_OVER, **_ASYNC),
+    _over("async-al2sgd", "the same, over fewer rounds", "clustered_l2gd", "tree", convex=True, **_OVER, **_FASTER),
     _over("similarity-network", "clients tied to those who are alike", "networks", "network", "Run", **_NETWORK),
     _over("weighted-averaging", "own and others' gradients, weighed", *_MAIN, fit_with=_AS_SENT, **_AVERAGED),
     _over("bias-correction", "the same, the others' bias corrected", *_MAIN, fit_with=_LESS_BIAS, **_CORRECTED),

@@ -156,11 +156,11 @@ def extreme_eigenvalues(A: Floats) -> tuple[Floats, Floats]:
 
 
 def expand_glm(glm: GLM, unit: Floats, theta: Floats) -> tuple[Floats, Floats]:
-    """The losses to second order around theta (m, p): ``theta' A theta / 2 - b' theta``.
+    """The losses to second order around theta (m, p): ``theta' A theta / 2 - b' theta``, at least.
 
     Columns and parameters are in units of ``unit`` (p,). Returns A (m, P), packed, and b (m, p): ``score + A theta``.
     """
-    _, score, A, _ = glm.derivatives(unit, theta)
+    _, score, A, _ = glm.derivatives(unit, theta, bounded=True)
     return A, score + packed_product(A, theta)
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.families import GAUSSIAN, Family, family_named
-from coterie.likelihoods import constant, dispersed
+from coterie.families import GAUSSIAN, STUDENT_T, Family, family_named
+from coterie.likelihoods import above, constant, dispersed
 from coterie.numerics.arrays import Floats, Ints, kernel, reading
 from coterie.objectives.gradient_steps import WeightedRows
 from coterie.objectives.row_kernels import Data, row_derivatives
 
-_constant, _dispersed = kernel(constant), kernel(dispersed)
-_GAUSSIAN = GAUSSIAN.code
+_above, _constant, _dispersed = kernel(above), kernel(constant), kernel(dispersed)
+_GAUSSIAN, _STUDENT_T = GAUSSIAN.code, STUDENT_T.code
 
 
 @kernel
@@ -64,11 +64,11 @@ def _gram(data: Data, unit: Floats, shift: float) -> tuple[Floats, Floats, Float
 
 @kernel
 def _client_derivatives(
-    data: Data, i: int, unit: Floats, theta: Floats, g: Floats, A: Floats, x: Floats
+    data: Data, i: int, unit: Floats, theta: Floats, g: Floats, A: Floats, x: Floats, bounded: bool
 ) -> tuple[float, float]:
     """Loss of client i at theta and n times its rows' squared gradients; g and A (packed) become score and curvature.
 
-    x (p,) is scratch.
+    ``bounded``: the curvature of what is nowhere below the loss. x (p,) is scratch.
     """
     family, X, y, offset, weights, starts, stops = data
     g[:] = 0.0
@@ -81,6 +81,8 @@ def _client_derivatives(
             eta += x[j] * theta[j]
             length += x[j] * x[j]
         f, s, v, _ = row_derivatives(family, eta, y[r])
+        if bounded:
+            v = _above(family, eta, y[r], v)
         wt = weights[r]
         loss += wt * f
         s *= wt
@@ -97,11 +99,11 @@ def _client_derivatives(
 
 
 @reading
-def _derivatives(data: Data, unit: Floats, theta: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+def _derivatives(data: Data, unit: Floats, theta: Floats, bounded: bool) -> tuple[Floats, Floats, Floats, Floats]:
     m, p = theta.shape
     value, square, g, A, x = np.empty(m), np.empty(m), np.empty((m, p)), np.empty((m, p * (p + 1) // 2)), np.empty(p)
     for i in range(m):
-        value[i], square[i] = _client_derivatives(data, i, unit, theta[i], g[i], A[i], x)
+        value[i], square[i] = _client_derivatives(data, i, unit, theta[i], g[i], A[i], x, bounded)
     return value, g, A, square
 
 
@@ -126,8 +128,8 @@ def cholesky(M: Floats) -> bool:
 
 
 @kernel
-def _step(A: Floats, g: Floats, L: Floats, z: Ints, u: Floats, M: Floats, d: Floats) -> float:
-    """d = the Newton step of u for loss(w + L u) + |u|^2 / 2; returns its decrement."""
+def _step(A: Floats, g: Floats, L: Floats, z: Ints, u: Floats, M: Floats, d: Floats, convex: bool) -> float:
+    """d = the Newton step of u for loss(w + L u) + |u|^2 / 2; returns its decrement, negative where it may lead up."""
     q = z.shape[0]
     T = np.empty((q, q))
     for a in range(q):
@@ -147,7 +149,8 @@ def _step(A: Floats, g: Floats, L: Floats, z: Ints, u: Floats, M: Floats, d: Flo
             for k in range(q):
                 s += T[a, k] * L[k, c]
             M[a, c] = s
-    cholesky(M)
+    if not cholesky(M) and not convex:
+        return -1.0
     for a in range(q):
         for k in range(a):
             d[a] -= M[a, k] * d[k]
@@ -162,23 +165,31 @@ def _step(A: Floats, g: Floats, L: Floats, z: Ints, u: Floats, M: Floats, d: Flo
 
 @reading
 def _modes(
-    data: Data, unit: Floats, L: Floats, which: Ints, z: Ints, w: Floats, parent: Ints, u0: Floats
+    data: Data, unit: Floats, L: Floats, which: Ints, z: Ints, w: Floats, parent: Ints, u0: Floats, bounded: bool
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Per client: the u that minimises loss(w + L u) + |u|^2 / 2 (damped Newton), and the quadratic there."""
+    """Per client: the u that minimises loss(w + L u) + |u|^2 / 2 (damped Newton), and the quadratic there.
+
+    Where a loss is not convex, steps are those of the quadratic that is nowhere below it.
+    """
     m, p, q = which.shape[0], w.shape[1], z.shape[0]
     least = 0.0 if data[0][0] == _GAUSSIAN else 1e-22  # whose decrement has the outcome's units
     A, b, value, U = np.empty((m, p * (p + 1) // 2)), np.empty((m, p)), np.empty(m), u0.copy()
+    convex = data[0][0] != _STUDENT_T
     theta, x, M, d, trial = np.empty(p), np.empty(p), np.empty((q, q)), np.empty(q), np.empty(q)
     for i in range(m):
         Li, wi, u, g = L[which[i]], w[parent[i]], U[i], b[i]
         _shift(wi, Li, z, u, theta)
-        f = _client_derivatives(data, i, unit, theta, g, A[i], x)[0] + 0.5 * np.dot(u, u)
+        f = _client_derivatives(data, i, unit, theta, g, A[i], x, False)[0] + 0.5 * np.dot(u, u)
         if not abs(f) < 1e100:  # absurdly far out, where squares overflow
             u[:] = 0.0
             _shift(wi, Li, z, u, theta)
-            f = _client_derivatives(data, i, unit, theta, g, A[i], x)[0]
+            f = _client_derivatives(data, i, unit, theta, g, A[i], x, False)[0]
         for _ in range(1000):  # a count far too high comes down by one unit of eta a step
-            decrement = _step(A[i], g, Li, z, u, M, d)
+            decrement = _step(A[i], g, Li, z, u, M, d, convex)
+            if decrement < 0.0:
+                _shift(wi, Li, z, u, theta)
+                _client_derivatives(data, i, unit, theta, g, A[i], x, True)
+                decrement = _step(A[i], g, Li, z, u, M, d, True)
             if not least < decrement < np.inf:
                 break
             t = 1.0
@@ -186,7 +197,7 @@ def _modes(
                 for k in range(q):
                     trial[k] = u[k] + t * d[k]
                 _shift(wi, Li, z, trial, theta)
-                new = _client_derivatives(data, i, unit, theta, g, A[i], x)[0]
+                new = _client_derivatives(data, i, unit, theta, g, A[i], x, False)[0]
                 new += 0.5 * np.dot(trial, trial)
                 if new <= f - 1e-4 * t * decrement or (t * decrement < 1e-11 * (1.0 + abs(f)) and new < np.inf):
                     break
@@ -197,6 +208,8 @@ def _modes(
             if decrement < 1e-8:  # Newton squares it: what is left is rounding
                 break
         value[i] = 2.0 * f
+        if bounded:
+            _client_derivatives(data, i, unit, theta, g, A[i], x, True)
         at = 0
         for j in range(p):
             for k in range(j + 1):
@@ -241,11 +254,11 @@ def _third(data: Data, unit: Floats, theta: Floats, S: Floats) -> Floats:
 
 
 @reading
-def _by_dispersion(data: Data, unit: Floats, theta: Floats, S: Floats, delta: Floats) -> Floats:
-    """Per client: derivatives by log dispersion of twice the negative log-likelihood and of log|H|, see ``GLM``."""
+def _by_dispersion(data: Data, unit: Floats, theta: Floats, S: Floats, delta: Floats, by: int) -> Floats:
+    """Per client: derivatives by log dispersion (and degrees of freedom) of Laplace's deviance, see ``GLM``."""
     family, X, y, offset, weights, starts, stops = data
     m, p = starts.shape[0], X.shape[1]
-    out, x = np.zeros(m), np.empty(p)
+    out, x = np.zeros((m, by)), np.empty(p)
     for i in range(m):
         for r in range(starts[i], stops[i]):
             if not weights[r] > 0.0:
@@ -258,8 +271,9 @@ def _by_dispersion(data: Data, unit: Floats, theta: Floats, S: Floats, delta: Fl
                 for k in range(j + 1):
                     h += (2.0 if k < j else 1.0) * S[i, at] * x[j] * x[k]
                     at += 1
-            f, s, v = _dispersed(family, eta, y[r], row_derivatives(family, eta, y[r]))
-            out[i] += weights[r] * (2.0 * f + h * v + moved * s)
+            for k in range(by):
+                f, s, v = _dispersed(family, eta, y[r], row_derivatives(family, eta, y[r]), k > 0)
+                out[i, k] += weights[r] * (2.0 * f + h * v + moved * s)
     return out
 
 
@@ -333,30 +347,42 @@ class GLM(WeightedRows):
         """Per client packed X'WX (m, P), X'Wv (m, p) and v'Wv (m,) for ``v = y - offset - shift``."""
         return _gram(self.compiled, unit, shift)
 
-    def derivatives(self, unit: Floats, theta: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-        """Per client at its theta (m, p): loss (m,), score (m, p), curvature (m, P), ``n sum_r |score_r|^2`` (m,)."""
-        return _derivatives(self.compiled, unit, np.ascontiguousarray(theta))
+    def derivatives(self, unit: Floats, theta: Floats, bounded: bool = False) -> tuple[Floats, Floats, Floats, Floats]:
+        """Per client at its theta (m, p): loss (m,), score (m, p), curvature (m, P), ``n sum_r |score_r|^2`` (m,).
+
+        ``bounded``: the curvature of what touches the loss there and is nowhere below it, which is never negative.
+        """
+        return _derivatives(self.compiled, unit, np.ascontiguousarray(theta), bounded)
 
     def modes(
-        self, unit: Floats, L: Floats, which: Ints, z: Ints, w: Floats, parent: Ints, u0: Floats
+        self,
+        unit: Floats,
+        L: Floats,
+        which: Ints,
+        z: Ints,
+        w: Floats,
+        parent: Ints,
+        u0: Floats,
+        bounded: bool = False,
     ) -> tuple[Floats, Floats, Floats, Floats]:
         """Minimise ``loss(w[parent] + L u) + |u|^2 / 2`` for every client, started at u0 (m, q).
 
         Returns the curvature at the minimum A (m, P) and ``b = score + A theta`` (m, p), the quadratic that
-        ``tree_fold`` takes; twice the minimum (m,); and u (m, q).
+        ``tree_fold`` takes; twice the minimum (m,); and u (m, q). ``bounded`` as in :meth:`derivatives`.
         """
-        return _modes(self.compiled, unit, L, which, z, w, parent, u0)
+        return _modes(self.compiled, unit, L, which, z, w, parent, u0, bounded)
 
     def third(self, unit: Floats, theta: Floats, S: Floats) -> Floats:
         """Gradient of log|H| by each client's theta, (m, p), where S (m, P) is theta's covariance under H."""
         return _third(self.compiled, unit, theta, S)
 
     def by_dispersion(self, unit: Floats, theta: Floats, S: Floats, delta: Floats) -> Floats:
-        """Derivatives (m,) of the clients' parts of Laplace's deviance by the logarithm of the dispersion.
+        """Derivatives (m, 1) of the clients' parts of Laplace's deviance by the logarithm of the dispersion.
 
-        S (m, P) is theta's covariance under H; delta (m, p) is what ``third``, solved for as scores are, moves them by.
+        Where there are degrees of freedom, those by their logarithm stand beside it, (m, 2). S (m, P) is theta's
+        covariance under H; delta (m, p) is what ``third``, solved for as scores are, moves them by.
         """
-        return _by_dispersion(self.compiled, unit, theta, S, delta)
+        return _by_dispersion(self.compiled, unit, theta, S, delta, 1 + (self.family.degrees > 0.0))
 
     def value(self, theta: npt.ArrayLike) -> Floats:
         """Losses (m,) at one theta (d,) or at one for each client (m, d): less ``constants``, minus log-likelihoods."""

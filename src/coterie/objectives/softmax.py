@@ -116,7 +116,7 @@ class Softmax(WeightedRows):
     @property
     def compiled(self) -> Data:
         """What kernels over rows take first."""
-        return (SOFTMAX, 0.0), self.X, self.y, self.weights[:0], self.weights, self.starts, self.stops
+        return (SOFTMAX, 0.0, 0.0), self.X, self.y, self.weights[:0], self.weights, self.starts, self.stops
 
     @property
     def step_data(self) -> tuple[Data, int, float]:

@@ -147,10 +147,9 @@ def _straying(m: Model) -> dict[str, frozenset[str]]:
 
 def need_same_rows(a: Any, b: Any) -> None:
     """A CoterieError where two fits are of other rows, outcomes, clients or families."""
-    if a.model.family != b.model.family:
-        raise CoterieError(
-            f"One fit is of family {a.model.family} and one of {b.model.family}: fit both by one family."
-        )
+    one, other = (fit.settings.get("family", fit.model.family) for fit in (a, b))  # degrees of freedom may be found
+    if one != other:
+        raise CoterieError(f"One fit is of family {one} and one of {other}: fit both by one family.")
     same = a.rows == b.rows and len(a.model.labels) == len(b.model.labels) and a.offset == b.offset
     same &= a.weights == b.weights and a.settings.get("outcome") == b.settings.get("outcome")
     same &= a.settings.get("sites") == b.settings.get("sites")

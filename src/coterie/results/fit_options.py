@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from coterie.errors import CoterieError, listed, nearest
-from coterie.families import DEFAULT, FAMILIES, REFUSED, family_named
+from coterie.families import DEFAULT, FAMILIES, family_named, listed_names
 from coterie.methods.registry import FITTED, METHODS
 from coterie.options import Checked, Option, check, declared
 
@@ -60,7 +60,10 @@ class Options:
     family: Annotated[
         str,
         Option(
-            f"{', '.join(f'{row.name} for {row.outcome}' for row in FAMILIES.values())}.", choices=FAMILIES, **_MODEL
+            f"{', '.join(f'{row.name} for {row.outcome}' for row in FAMILIES.values())}.",
+            what=listed_names(),
+            read=lambda name: str(family_named(name)),
+            **_MODEL,
         ),
     ] = DEFAULT
     shared: Annotated[
@@ -170,8 +173,6 @@ class Options:
         if isinstance(self.rounds, int) and not isinstance(self.rounds, bool):
             object.__setattr__(self, "each", self.rounds)
             object.__setattr__(self, "rounds", {} if self.methods or not self.asked else self.rounds_of(self.method))
-        if self.family in REFUSED:
-            family_named(self.family)
         check(self)
         if self.residual == "by-client" and not family_named(self.family).has_dispersion:
             raise CoterieError(f"The {self.family} family has no residual variance: leave residual out.")

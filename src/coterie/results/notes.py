@@ -157,7 +157,7 @@ def after(
             )
     elif rows and problem.family.has_dispersion:
         notes += _digits(float(fitted.sigma2), float(np.var(clients.y)))
-    notes += said_of(problem.family, float(fitted.sigma2))
+    notes += said_of(fitted.family or problem.family, float(fitted.sigma2))
     if "residual_of" in fitted.info:
         notes.append(
             "No row is left over that says how far outcomes lie from these models: the residual variance is that of "

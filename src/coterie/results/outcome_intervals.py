@@ -58,8 +58,12 @@ def _tails(
     ends, sound = np.empty((2, len(eta))), np.isfinite(eta + sd + trials)
     for k, goal in enumerate((0.5 - probability / 2.0, 0.5 + probability / 2.0)):
         low, high = np.full(len(eta), -1.0), np.full(len(eta), 1.0)
+        if family.any_number:
+            low, high = eta - family.scale, eta + family.scale
         for _ in range(DOUBLINGS):
-            high = np.where(sound & (at_most(high) < goal), 2.0 * high, high)
+            high = np.where(sound & (at_most(high) < goal), 2.0 * high - eta * family.any_number, high)
+            if family.any_number:
+                low = np.where(sound & (at_most(low) >= goal), 2.0 * low - eta, low)
         for _ in range(HALVINGS):
             middle = np.floor((low + high) / 2.0) if family.counted else (low + high) / 2.0
             enough = at_most(middle) >= goal

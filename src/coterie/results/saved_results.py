@@ -17,7 +17,7 @@ import pandas as pd
 from coterie import __version__, files
 from coterie.errors import CoterieError, fitting, listed
 from coterie.evidence.training_comparison import TrainingComparison
-from coterie.families import FAMILIES
+from coterie.families import is_family
 from coterie.methods.code_digest import Digest, digest
 from coterie.methods.user_defined_method import Permitted
 from coterie.relations.uncertainty import Uncertainty
@@ -186,7 +186,7 @@ def _sound(model: Model) -> bool:
             return False
     whole = [(model.clusters, m), (model.personal, len(model.personal)), *zip(below[1:], sizes, strict=True)]
     return (
-        model.family in FAMILIES
+        is_family(model.family)
         and n <= len(levels)
         and len(model.node_cov) == n
         and len(model.D_client) in (1, *sizes[:1])

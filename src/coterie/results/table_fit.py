@@ -25,6 +25,7 @@ from coterie.families import family_named
 from coterie.methods.networks.options import Asked
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED, applicable
+from coterie.methods.tree.dispersion import shared_dispersions
 from coterie.methods.tree.penalised_tree import Basis
 from coterie.relations.clusters import ClusterTree
 from coterie.relations.given_by_label import main_clients, plain_strength
@@ -57,7 +58,7 @@ class Fitting:
 
     def result(self) -> FitResult:
         """Compare, choose, fit on all rows, and say what was found."""
-        with ready(self.options.engine):
+        with ready(self.options.engine), shared_dispersions():
             return self._found()
 
     def _found(self) -> FitResult:
@@ -97,9 +98,9 @@ class Fitting:
         """One method on some of the rows, and what it cost; ``intervals``: they are wanted."""
         hold, spent = self.options.hold.inside(self.clients, clients), dict[str, float]()
         if problem.family.unknown and (FITTED[name].networked or self.options.strengths):  # strengths depend on it
-            first = "hierarchical" if problem.learnable else "pooled"
+            first = replace(FITTED["hierarchical" if problem.learnable else "pooled"], fits="tree.dispersion:find")
             known, spent = run(first, clients, problem, self.options.learning, self.options.engine)
-            problem = replace(problem, family=problem.family.at(known.sigma2))
+            problem = replace(problem, family=family_named(known.family).at(known.sigma2))
         options = self.options.learning | {"rounds": self.options.drawn(name), "intervals": intervals}
         if (corrected := FITTED[name].corrected) is not None:
             options["rounds"] = resolved(clients, problem, options["rounds"], corrected, hold)
@@ -204,6 +205,11 @@ def need_applicable(
         if len(problem.personal):
             lacks, remedy = "columns that all clients share, and there are none", "name some with shared (--shared)"
         raise CoterieError(f"Method '{name}' needs {lacks}: {remedy}.")
+    if method.convex and not problem.family.convex:
+        raise CoterieError(
+            f"Method '{name}' needs losses that are convex, and those of family {problem.family} are flat far out: "
+            "take family gaussian, or method 'hierarchical'."
+        )
     if name in applicable(problem, learnable, strengths, name):
         return
     if not learnable and method.learns:
@@ -247,14 +253,14 @@ def result_of(
     flat = FITTED[name].flat
     model = Model(
         method=name,
-        family=problem.family.name,
+        family=fitted.family or problem.family.name,
         terms=clients.terms,
         client_name=clients.name,
         labels=clients.labels,
         levels=() if flat else clients.levels,
         clusters=np.zeros(len(clients), dtype=np.int64) if flat else clients.clusters,
         personal=problem.personal,
-        **{f.name: getattr(fitted, f.name) for f in fields(Estimates) if f.name != "log_likelihood"},
+        **{f.name: getattr(fitted, f.name) for f in fields(Estimates) if f.name not in ("log_likelihood", "family")},
     )
     return FitResult(
         model=model,

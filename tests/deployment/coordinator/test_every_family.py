@@ -22,7 +22,7 @@ def place(tmp_path_factory):
 @pytest.mark.parametrize("method", ["hierarchical", "pooled"])
 def test_a_family_over_sites_is_that_of_one_table(family, method, place):
     coordinator, homes = place
-    formula, name = FORMULAS.get(family, f"{OUTCOMES[family]} ~ x"), f"{method}-{family}"
+    formula, name = FORMULAS.get(family, f"{OUTCOMES[family]} ~ x"), f"{method}-{family.partition('(')[0]}"
     asked = {"program": method, "task": {"formula": formula, "client": "g", "family": family}}
     home = begin(coordinator, name, asked)
     run(transport(homes), coordinator, name)

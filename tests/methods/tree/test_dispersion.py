@@ -40,8 +40,8 @@ def test_what_finding_a_dispersion_costs_is_in_the_ledger(method: str) -> None:
     first = fit("count", "negative-binomial", method="hierarchical", cluster="cluster")
     found = fit("count", "negative-binomial", method=method, cluster="cluster", **how)
     assert found.model.sigma2 == first.model.sigma2
-    assert found.ledger["exchanges"] > 0.8 * first.ledger["exchanges"]  # which has intervals too
-    assert found.ledger["bytes_up"] > 0.8 * first.ledger["bytes_up"]
+    assert found.ledger["exchanges"] > 0.5 * first.ledger["exchanges"]  # which fits by it, and has intervals
+    assert found.ledger["bytes_up"] > 0.4 * first.ledger["bytes_up"]
 
 
 @pytest.mark.parametrize("unit", [1e-90, 1e60])

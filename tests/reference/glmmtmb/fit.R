@@ -7,7 +7,8 @@ families <- list(
   binomial = list(binomial(), "cbind(successes, trials - successes)"),
   `negative-binomial` = list(nbinom2(), "count"),
   gamma = list(Gamma(link = "log"), "amount"),
-  t = list(t_family(), "heavy")
+  t = list(t_family(), "heavy"),
+  `t-found` = list(t_family(), "heavy")
 )
 right <- c(pooled = "x", intercept = "x + (1 | g)", slope = "x + (x | g)")
 control <- glmmTMBControl(optCtrl = list(iter.max = 1000, eval.max = 1000, rel.tol = 1e-14, x.tol = 1e-14))
@@ -23,5 +24,6 @@ for (name in names(families)) for (kind in names(right)) {
   out <- list(call = paste0("glmmTMB(", formula, ", family = ", name, ")"), glmmTMB = "1.1.5",
               fixef = unname(fixef(fit)$cond), se = unname(sqrt(diag(vcov(fit)$cond))), D = D, sigma = sigma(fit),
               logLik = as.numeric(logLik(fit)), gradient = max(abs(fit$sdr$gradient.fixed)))
+  if (name == "t-found") out$degrees <- exp(unname(fit$fit$parfull["psi"]))
   write(toJSON(out, digits = 12, auto_unbox = TRUE), paste0(name, "_", kind, ".json"))
 }

@@ -26,6 +26,7 @@ from coterie.federation import PerRow, require_all_replies
 from coterie.methods import local, pooled
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
+from coterie.methods.tree.dispersion import shared_dispersions
 from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.results.fit_result import FitResult
@@ -171,7 +172,8 @@ class Comparing:
                 break
             alone = clear and not self.secure
             try:
-                parts.append(_Split(self, part, alone, names, out).made())
+                with shared_dispersions():
+                    parts.append(_Split(self, part, alone, names, out).made())
             except Refused as refused:
                 why = f"sites refuse it: {str(refused).rstrip('.')}"
                 break
@@ -279,7 +281,8 @@ def _over_rounds(name: str) -> bool:
 def _baselines(fed: Remote, problem: GroupedProblem) -> tuple[Floats, dict[str, Any]]:
     """Fit every client alone and all together: the parameters of all (p,), and where clients find their own."""
     if not problem.family.is_quadratic:
-        return local.fit(fed, problem).root, {}
+        found: Estimates = FITTED["local"].fit(fed, problem)
+        return found.root, {}
     root = pooled.fit(fed, problem).root  # as `local.fit`, whose clients would send their parameters
     setup = prepare(fed, problem.tree, problem.family, np.arange(len(root)), problem.intercept)
     where: dict[str, Any] = {"unit": setup.unit, "origin": setup.raw(np.zeros(len(root)))}

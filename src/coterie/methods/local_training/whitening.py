@@ -58,7 +58,7 @@ def expanded_at(site: Site, at: Floats | None) -> Reply:
     """Clients' losses at one model, by default zero, to second order, to be added up."""
     glm = _rows_to_train_on(site)
     model = np.zeros(glm.p) if at is None else at
-    loss, score, A, _ = glm.derivatives(np.ones(glm.p), np.tile(model, (len(site), 1)))
+    loss, score, A, _ = glm.derivatives(np.ones(glm.p), np.tile(model, (len(site), 1)), bounded=True)
     return {"loss": loss, "score": score, "A": A, "w": glm.sizes()}
 
 
@@ -80,7 +80,7 @@ def well_scaled(fed: Federation, problem: GroupedProblem) -> Frame:
         step = float(s["score"][constant] / full(s["A"])[constant, constant])
         if k and abs(step) <= NEAR * max(1.0, float(abs(at[constant]))):
             break
-        at[constant] += step if problem.family.is_quadratic else float(np.clip(step, -LONGEST, LONGEST))
+        at[constant] += step if problem.family.any_number else float(np.clip(step, -LONGEST, LONGEST))
         s = require_all_replies(fed.total(expanded_at, at=at))
     weight = float(s["w"])
     size = float(np.sqrt(2.0 * s["loss"] / weight)) if problem.family.has_dispersion else 1.0

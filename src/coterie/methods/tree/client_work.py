@@ -85,12 +85,14 @@ def fold_messages(
     free: bool = False,
     prior: Floats | None = None,
     points: int = 1,
+    bounded: bool = False,
 ) -> Reply:
     """Each client's quadratic in its cluster's parameters, its own deviation minimised (and integrated) out at w.
 
     ``client_scale`` (m,) multiplies L; a client where it is infinite stands alone, held by ``|prior @ theta|^2``
     (``Setup.prior``). A client whose numbers overflow at w sends no quadratic, and ``OVERFLOW`` for its value. With
     ``points`` of quadrature, of the one L of all, its value and ``logdet`` are the integral's, which has slopes.
+    ``bounded``: quadratics that are nowhere below the losses.
     """
     client_scale = free_scale(site, z, free, client_scale)
     L, which = client_factors(site, L, client_scale)
@@ -99,12 +101,14 @@ def fold_messages(
         value = site.state["c"]
     else:
         parent = site.clusters
-        if prior is not None and alone.any():  # held around 0, wherever the cluster is
-            L, w, parent = L.copy(), np.concatenate([w, w]), parent + len(w) * alone
-            L[alone] = own = np.linalg.inv(prior[:, z])
+        if prior is not None and alone.any():
+            L, own = L.copy(), np.linalg.inv(prior[:, z])
+            L[alone] = own
+        if prior is not None and alone.any() and family.root_precision > 0.0:  # held around 0, wherever the cluster is
+            w, parent = np.concatenate([w, w]), parent + len(w) * alone
             w[len(w) // 2 :, z] = 0.0
             w[len(w) // 2 :, z] = -(w[len(w) // 2 :] @ prior.T) @ own.T
-        modes = site.objective.modes(unit, L, which, z, w, parent, site.state["u"])
+        modes = site.objective.modes(unit, L, which, z, w, parent, site.state["u"], bounded)
         site.state["A"], site.state["b"], value, site.state["u"] = modes
         if points > 1:
             more, site.state["slopes"] = integrated(site, unit, z, L, w[parent], points)

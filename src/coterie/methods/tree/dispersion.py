@@ -6,23 +6,27 @@ over clients; secant steps find where it is zero. What learns no variances takes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, replace
-from math import copysign, exp, inf, log
+from math import copysign, exp, inf, isnan, log
 from typing import Any
 
 import numpy as np
 
-from coterie.families import Family
+from coterie.errors import CoterieError
+from coterie.families import DEGREES, Family, family_named
 from coterie.federation import Federation, PerCluster, Site, find_work, require_all_replies, work, work_name
+from coterie.methods import pooled
 from coterie.methods.hierarchical import searched
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.tree.client_work import Reply, client_factors, single_direction
 from coterie.methods.tree.marginal_likelihood import leverage
 from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, prepare, solve
 from coterie.methods.tree.quadrature import quadrature_points
-from coterie.methods.tree.sweep import sweep_down, sweep_up
+from coterie.methods.tree.sweep import place, sweep_down, sweep_up
 from coterie.methods.tree.variances import FEW_ROWS, State, Variances
 from coterie.numerics import tree_fold
 from coterie.numerics.arrays import Floats, Ints, full
@@ -33,15 +37,18 @@ from coterie.queries import Query, WrappedFederation
 ROOM = "coterie.methods."
 LEAST = 1e-6  # below which outcomes scatter as if there were none
 STEPS, LONGEST, NEAR = 40, 2.0, 1e-5  # of its logarithm
+START, EXACT = 5.0, 1e-20  # degrees of freedom; share of outcomes' variance below which there is no scale
+_FOUND: ContextVar[dict[tuple[Any, ...], Family] | None] = ContextVar("found", default=None)
 
 
 @work
-def in_family(site: Site, inner: str, message: dict[str, Any], dispersion: float) -> Reply:
+def in_family(site: Site, inner: str, message: dict[str, Any], family: str, dispersion: float) -> Reply:
     """Work of a method, on rows whose family has this dispersion."""
+    known = family_named(family).at(dispersion)
 
     def dispersed(o: Any) -> Any:
         if isinstance(o, GLM):
-            return replace(o, family=o.family.at(dispersion))
+            return replace(o, family=known)
         return replace(o, train=dispersed(o.train), held=dispersed(o.held))
 
     view = copy(site)
@@ -53,13 +60,14 @@ def in_family(site: Site, inner: str, message: dict[str, Any], dispersion: float
 class InFamily(WrappedFederation):
     """A federation whose outcomes have a dispersion."""
 
-    def __init__(self, fed: Federation, dispersion: float) -> None:
+    def __init__(self, fed: Federation, family: Family) -> None:
         super().__init__(fed)
-        self.dispersion, self.reveals = dispersion, getattr(fed, "reveals", True)
+        self.family, self.reveals = family, getattr(fed, "reveals", True)
 
     def _answer(self, query: Query) -> Any:
         inner = work_name(query.work).removeprefix(ROOM)
-        message = {"inner": inner, "message": dict(query.message), "dispersion": self.dispersion}
+        known = {"family": self.family.name, "dispersion": self.family.dispersion}
+        message = {"inner": inner, "message": dict(query.message), **known}
         return query._replace(work=in_family, message=message).of(self.fed)
 
 
@@ -67,16 +75,56 @@ def fit_at(
     fit: Callable[..., Estimates], fed: Federation, problem: GroupedProblem, learns: bool, options: Mapping[str, Any]
 ) -> Estimates:
     """What a method estimates; with the dispersion of outcomes, where they have one, which is found first."""
-    if problem.family.unknown:
-        how = {name: options[name] for name in ("covariance", "own", "quadrature") if name in options}
-        fed, problem = with_dispersion(fed, problem, learns, **how)
-    fitted, dispersion = fit(fed, problem, **options), problem.family.dispersion
-    return fitted if dispersion is None else replace(fitted, sigma2=dispersion)
+    found = isnan(problem.family.degrees)
+    if problem.family.usual is not None:
+        if problem.family.unknown:
+            problem = replace(problem, family=_shared(fed, problem, learns and problem.learnable, options))
+        fed = InFamily(fed, problem.family)
+    fitted, family = fit(fed, problem, **options), problem.family
+    if family.dispersion is None:
+        return fitted
+    info = fitted.info | {name: fitted.info[name] + found for name in ("parameters",) if name in fitted.info}
+    return replace(fitted, sigma2=family.dispersion, family=family.name, info=info)
 
 
-def said_of(family: Family, dispersion: float) -> list[str]:
+@contextmanager
+def shared_dispersions() -> Iterator[None]:
+    """Within it, methods of the same rows share the dispersions that are found: each is searched for once."""
+    token = _FOUND.set({})
+    try:
+        yield
+    finally:
+        _FOUND.reset(token)
+
+
+def _shared(fed: Federation, problem: GroupedProblem, learns: bool, options: Mapping[str, Any]) -> Family:
+    """The family of a problem, found before or now."""
+    usual: dict[str, Any] = {"covariance": "auto", "own": False, "quadrature": None}
+    how = usual | {name: value for name, value in options.items() if name in usual}
+    key = (*map(len, problem.tree.parents), *how.values()) if learns else ()
+    found, memo = None, _FOUND.get()
+    if memo is None or (found := memo.get(key)) is None:
+        found = with_dispersion(fed, problem, learns, **how)
+        if memo is not None:
+            memo[key] = found
+    return found
+
+
+def find(fed: Federation, problem: GroupedProblem, **options: Any) -> Estimates:
+    """A method that finds the dispersion alone."""
+    return pooled.fit(fed, problem)
+
+
+def said_of(family: Family | str, dispersion: float) -> list[str]:
     """A sentence where outcomes do not scatter as the family may."""
-    if family.usual is None or dispersion > LEAST:
+    family = family_named(family)
+    if family.usual is None:
+        return []
+    if family.degrees == DEGREES[0]:
+        return [f"Outcomes lie so far out that nothing is sure of their mean: {family} has no variance."]
+    if family.degrees >= DEGREES[1]:
+        return [f"No outcome lies farther out than normal ones: {family} says what family gaussian says."]
+    if dispersion > LEAST or family.any_number:
         return []
     least = f"the dispersion is the least that is searched for ({LEAST:g})"
     if family.counted:
@@ -91,28 +139,57 @@ def with_dispersion(
     covariance: str = "auto",
     own: bool = False,
     quadrature: int | None = None,
-) -> tuple[InFamily, GroupedProblem]:
-    """The federation and the problem at the dispersion that is found: with one model for all, or learned variances."""
-
-    def pooled(dispersion: float) -> float:
-        here, family = InFamily(fed, dispersion), problem.family.at(dispersion)
-        nobody = np.empty(0, dtype=np.int64)
-        setup = prepare(here, problem.tree, family, nobody, problem.intercept, problem.basis)
-        L = [np.zeros((1, 0, 0))] * (1 + len(problem.tree.parents))
-        return slope(here, setup, L, solve(here, setup, L))
-
-    found = zero_of(pooled, problem.family.usual or 1.0)
-    if learns and problem.learnable:
+) -> Family:
+    """The family at the dispersion that is found: with one model for all, or learned variances."""
+    start, least = problem.family.usual or 1.0, LEAST
+    if problem.family.any_number:
+        start = _square(fed, problem)
+        least = EXACT * start
+    found = best(_Pooled(fed, problem), problem.family, start, START, least)
+    if learns:
         profile, some, none = (_Profile(fed, problem, covariance, own, quadrature) for _ in range(3))
-        found = zero_of(profile, found)
-        if profile.few_rows and found > LEAST and none.deviance(LEAST) < some.deviance(found):
-            found = LEAST  # a second optimum: rows hardly tell a dispersion from clients that differ
-    return InFamily(fed, found), replace(problem, family=problem.family.at(found))
+        found = best(profile, problem.family, found.kind[1], found.degrees, least)
+        doubtful = profile.few_rows and not problem.family.any_number and found.kind[1] > LEAST
+        if doubtful and none.deviance(problem.family.at(LEAST)) < some.deviance(found):
+            found = problem.family.at(LEAST)  # a second optimum: rows hardly tell it from clients that differ
+    if isnan(problem.family.degrees):  # once more, as for those who give them: no digit depends on the way here
+        problem = replace(problem, family=problem.family.with_degrees(found.degrees))
+        return with_dispersion(fed, problem, learns, covariance, own, quadrature)
+    if problem.family.any_number and found.kind[1] <= least:
+        raise CoterieError(
+            f"Most outcomes lie exactly on their models, so that family {found} has no scale: take family gaussian."
+        )
+    return found
+
+
+def _square(fed: Federation, problem: GroupedProblem) -> float:
+    """The variance of outcomes that may be any number."""
+    nobody, known = np.empty(0, dtype=np.int64), problem.family.at(1.0)
+    setup = prepare(InFamily(fed, known), problem.tree, known, nobody, problem.intercept, problem.basis)
+    return max(float(setup.square) / setup.rows, 1e-150)
+
+
+@dataclass
+class _Pooled:
+    """Slopes of one model for all, each time from that of the last."""
+
+    fed: Federation
+    problem: GroupedProblem
+    last: Floats | None = None
+
+    def __call__(self, family: Family) -> Floats:
+        fed, tree, nobody = InFamily(self.fed, family), self.problem.tree, np.empty(0, dtype=np.int64)
+        setup = prepare(fed, tree, family, nobody, self.problem.intercept, self.problem.basis)
+        L = [np.zeros((1, 0, 0))] * (1 + len(tree.parents))
+        start = None if self.last is None else place(tree, self.last / setup.unit, L[1:], nobody)
+        s = solve(fed, setup, L, start=start)
+        self.last = s.positions.at[-1][0] * setup.unit
+        return slopes(fed, setup, L, s)
 
 
 @dataclass
 class _Profile:
-    """The slope where variances are learned, each time from those of the last."""
+    """Slopes where variances are learned, each time from those of the last."""
 
     fed: Federation
     problem: GroupedProblem
@@ -126,18 +203,18 @@ class _Profile:
         coefficients = len(self.problem.personal) * len(self.fed.clients)
         return self.last is not None and self.last[0].setup.rows < FEW_ROWS * coefficients
 
-    def deviance(self, dispersion: float) -> float:
+    def deviance(self, family: Family) -> float:
         """Minus twice the log-likelihood, with what depends on the dispersion alone."""
-        (fed, search, state), problem = self._searched(dispersion), self.problem
+        (fed, search, state), problem = self._searched(family), self.problem
         setup = prepare(fed, problem.tree, search.setup.family, problem.personal, problem.intercept, problem.basis)
         return state.deviance + 2.0 * setup.constant
 
-    def __call__(self, dispersion: float) -> float:
-        fed, search, state = self._searched(dispersion)
-        return slope(fed, search.setup, search.factors(state.x)[0], search.evaluate(fed, state.x, state.u)[1])
+    def __call__(self, family: Family) -> Floats:
+        fed, search, state = self._searched(family)
+        return slopes(fed, search.setup, search.factors(state.x)[0], search.evaluate(fed, state.x, state.u)[1])
 
-    def _searched(self, dispersion: float) -> tuple[Federation, Variances, State]:
-        fed, family = InFamily(self.fed, dispersion), self.problem.family.at(dispersion)
+    def _searched(self, family: Family) -> tuple[Federation, Variances, State]:
+        fed = InFamily(self.fed, family)
         if self.last is None:
             problem = replace(self.problem, family=family)
             setup = prepare(fed, problem.tree, family, problem.personal, problem.intercept, problem.basis)
@@ -145,30 +222,65 @@ class _Profile:
             setup = replace(setup, points=points)
             self.last = searched(fed, setup, problem, self.covariance, False, self.own)[:2]
         search, state = self.last
-        search = replace(search, setup=replace(search.setup, family=family), tolerance=1e-10)
-        *_, state = search.run(fed, search.start(fed, state.x, state.u))
+        larger = family.scale / search.setup.family.scale  # all parameters are in units of it
+        setup = replace(search.setup, family=family, unit=search.setup.unit * larger)
+        search = replace(search, setup=setup, tolerance=1e-10)
+        *_, state = search.run(fed, search.start(fed, state.x / larger, state.u))
         self.last = search, state
         return fed, search, state
 
 
-def zero_of(slope: Callable[[float], float], start: float) -> float:
-    """Where a slope by a logarithm, that rises through zero, is zero; ``LEAST`` where it is above zero everywhere."""
+def best(slopes: Callable[[Family], Floats], family: Family, start: float, degrees: float, least: float) -> Family:
+    """The family where slopes by the logarithm of the dispersion, and of degrees of freedom, are zero.
+
+    Degrees of freedom that are to be found are searched within ``DEGREES``, each time at the best dispersion.
+    """
+    rise = 0.0
+
+    def at_best(family: Family) -> Family:
+        nonlocal start, rise
+        start, rise = zero_of(lambda d: float(slopes(family.at(d))[0]), start, rise, least)
+        return family.at(start)
+
+    if not isnan(family.degrees):
+        return at_best(family)
+
+    def by_degrees(degrees: float) -> float:
+        return float(slopes(at_best(family.with_degrees(degrees)))[1])
+
+    return family.with_degrees(zero_of(by_degrees, degrees, 0.0, *DEGREES, near=1e-4)[0]).at(start)
+
+
+def zero_of(
+    slope: Callable[[float], float],
+    start: float,
+    rise: float = 0.0,
+    least: float = LEAST,
+    most: float = inf,
+    near: float = NEAR,
+) -> tuple[float, float]:
+    """Where a slope by a logarithm, that rises through zero, is zero, or the bound behind which it is; and its rise.
+
+    That is by the logarithm, near there: 0 where it is not known.
+    """
     x, low, high = log(start), -inf, inf
     g = slope(start)
-    step = -copysign(1.0, g)
     for _ in range(STEPS):
+        step = -g / rise if rise > 0.0 else -copysign(1.0, g)
+        if abs(step) < near:
+            return exp(x + step), rise
         low, high = (low, x) if g > 0.0 else (x, high)
         new = x + max(-LONGEST, min(LONGEST, step))
         if not low < new < high:
             new = 0.5 * (low + high)
-        if new < log(LEAST):
-            return LEAST
+        if not log(least) <= new <= log(most):
+            bound = least if new < x else most
+            if most == inf or log(bound) == x:  # without a bound above, nothing rises below the other
+                return bound, 0.0
+            new = log(bound)
         before, x, g = (x, g), new, slope(exp(new))
         rise = (g - before[1]) / (x - before[0])
-        step = -g / rise if rise > 0.0 else -copysign(1.0, g)
-        if abs(step) < NEAR:
-            return exp(x + step)
-    return exp(x)
+    return exp(x), rise
 
 
 @work
@@ -178,7 +290,7 @@ def by_dispersion(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, C: Fl
     A, b, a, parent = site.state["A"], site.state["b"], site.state["a"], site.clusters
     theta, _, S = tree_fold.unfold(A, b, L, which, z, w, C, parent)
     moved, _, _ = tree_fold.unfold(A, a, L, which, z, delta, C, parent)
-    return {"slope": site.objective.by_dispersion(unit, theta, S, moved)}
+    return {"slopes": site.objective.by_dispersion(unit, theta, S, moved)}
 
 
 @work
@@ -195,14 +307,14 @@ def by_dispersion_over(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, 
     each = [
         o.by_dispersion(unit, np.ascontiguousarray(theta[:, j]), 0.0 * A, 0.0 * theta[:, j]) for j in range(len(nodes))
     ]
-    return {"slope": np.sum(weight * np.stack(each, axis=1), axis=1) / weight.sum(axis=1)}
+    return {"slopes": np.einsum("mj,jmk->mk", weight / weight.sum(axis=1, keepdims=True), np.stack(each))}
 
 
-def slope(fed: Federation, setup: Setup, L: list[Floats], s: Solution) -> float:
-    """The slope of Laplace's deviance by the logarithm of the dispersion, where the tree is solved (two exchanges)."""
+def slopes(fed: Federation, setup: Setup, L: list[Floats], s: Solution) -> Floats:
+    """Slopes (k,) of Laplace's deviance, where the tree is solved (two exchanges): see ``GLM.by_dispersion``."""
     if setup.points > 1:
         over: dict[str, Any] = {"unit": setup.unit, "z": setup.z, "L": L[0], "w": s.positions.at[-1]}
-        return float(require_all_replies(fed.total(by_dispersion_over, **over, points=setup.points))["slope"])
+        return np.asarray(require_all_replies(fed.total(by_dispersion_over, **over, points=setup.points))["slopes"])
     none = 0.0 * s.inverse
     at = sweep_down(setup.tree, s.swept, L[1:], setup.z, s.positions.at[-1][0], none)
     sent: dict[str, Any] = {"unit": setup.unit, "z": setup.z, "L": per_cluster(L[0])}
@@ -210,4 +322,4 @@ def slope(fed: Federation, setup: Setup, L: list[Floats], s: Solution) -> float:
     a = require_all_replies(fed.total(leverage, by="cluster", **sent))["a"]
     swept = sweep_up(setup.tree, s.swept.A[0], a, L[1:], setup.z)
     moved = sweep_down(setup.tree, swept, L[1:], setup.z, np.zeros(setup.p), none)
-    return float(require_all_replies(fed.total(by_dispersion, delta=PerCluster(moved.at[0]), **sent))["slope"])
+    return np.asarray(require_all_replies(fed.total(by_dispersion, delta=PerCluster(moved.at[0]), **sent))["slopes"])

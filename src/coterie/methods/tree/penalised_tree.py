@@ -34,12 +34,16 @@ def describe(site: Site) -> Reply:
 
 @work
 def summarise(site: Site, unit: Floats, shift: float, personal: int) -> Reply:
-    """Gaussian clients reduce their rows to (X'WX, X'Wy, y'Wy) once, others start at zero; all this stays at home."""
+    """Gaussian clients reduce their rows to (X'WX, X'Wy, y'Wy) once, others start at zero; all this stays at home.
+
+    What leaves are squares of outcomes that may be any number, less a ``shift``.
+    """
     if site.objective.family.is_quadratic:
         site.state["A"], site.state["b"], site.state["c"] = site.objective.gram(unit, shift)
         return {"square": site.state["c"]}
     site.state["u"] = np.zeros((len(site), personal))
-    return {"square": np.zeros(len(site))}
+    any_number = site.objective.family.any_number
+    return {"square": site.objective.gram(unit, shift)[2] if any_number else np.zeros(len(site))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,13 +193,15 @@ def prepare(
     unit = 1.0 / np.where(sd > 1e-5 * np.abs(mean), sd, np.where(square > 0, np.sqrt(square), 1.0))
     if intercept is not None:
         unit[intercept] = 1.0
-    shift = float(s["y"]) / weight if family.is_quadratic and intercept is not None else 0.0
+    shift = float(s["y"]) / weight if family.any_number and intercept is not None else 0.0
     square = float(require_all_replies(fed.total(summarise, unit=unit, shift=shift, personal=len(z)))["square"])
     rows, constant = float(s["rows"]), float(s["constant"])
     centre = mean * unit if basis is None else basis.mean * basis.unit
     standard = standard_units(mean, unit, ones) * unit
     if basis is not None:
         standard = standard_units(basis.mean, basis.unit, ones) @ basis.matrix * unit
+    if not family.is_quadratic:
+        unit, shift = unit * family.scale, 0.0  # parameters are then as large as they are of classes and counts
     return Setup(tree, family, z, unit, shift, rows, constant, intercept, square, centre, basis, standard)
 
 
@@ -249,6 +255,7 @@ def solve(
     if setup.family.is_quadratic:
         return _squares(fed, setup, L, root, extra)
     prior, root_prior = setup.prior(client=False), setup.root_prior
+    bounded = dict(extra, bounded=True)
     if root is not None and setup.points > 1:  # clients' deviations are integrated out, not minimised
         extra["points"] = setup.points
     here = start or place(setup.tree, np.zeros(setup.p) if root is None else root, L[1:], setup.z)
@@ -266,6 +273,9 @@ def solve(
             t *= 0.5 if np.isfinite(value) else 0.1  # the quadratic promised too much: go back part of the way
             here = base.towards(solution.positions, t)
             continue
+        if np.isfinite(value) and not setup.family.convex and not swept.convex(root is None):
+            sums = ask_up(fed, setup, L[0], here.at[0], **bounded)  # a step that cannot lead up
+            swept = sweep_up(setup.tree, sums["A"], sums["b"], L[1:], setup.z, prior)
         if not np.isfinite(value):
             if start is None:
                 raise CoterieError("The means overflow at the offsets given: an offset is the logarithm of a size.")

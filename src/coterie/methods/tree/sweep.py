@@ -26,6 +26,11 @@ class Swept:
     drop: float  # sum of b'L M^-1 L'b over all nodes above the clients
     logdet: float  # sum of log |I + L'AL| over them
 
+    def convex(self, root: bool) -> bool:
+        """Whether the quadratic of all nodes above the clients, and of the ``root``, has a minimum."""
+        A = full(self.A[-1][0])
+        return bool(np.isfinite(self.logdet) and (not root or np.linalg.eigvalsh(A).min(initial=0.0) >= -SMALL))
+
     def root(self) -> tuple[Floats, Floats]:
         """The root's minimiser (p,) and the inverse of its curvature (p, p)."""
         A, b = full(self.A[-1][0]), self.b[-1][0]
@@ -36,7 +41,10 @@ class Swept:
                 raise np.linalg.LinAlgError
             inverse = np.linalg.inv(A)
         except np.linalg.LinAlgError:  # nothing, or too little, arrived: the smallest of the minimisers
-            inverse = np.linalg.pinv(A, rcond=1e-12, hermitian=True)
+            values, vectors = np.linalg.eigh(A)  # some are below zero far from the optimum of a loss that is not convex
+            size_of = np.abs(values)
+            kept = size_of > 1e-12 * size_of.max(initial=0.0)
+            inverse = (vectors * np.where(kept, 1.0 / np.where(kept, size_of, 1.0), 0.0)) @ vectors.T
         inverse /= np.outer(size, size)
         return inverse @ b, (inverse + inverse.T) / 2
 
