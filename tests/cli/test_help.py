@@ -21,6 +21,7 @@ OPTIONS = {
     "compare": [*COMPARE, "--methods", "--report", "--name", "--timeout", "--json"],
     "predict": ["--interval", "--client", "--missing", "--keep", "--out"],
     "report": ["--out"],
+    "export": ["--client", "--to", "--form", "--allow", "--code", "--force"],
     "methods": ["--model", "--engine", "--table"],
     "data": ["list", "show", "fetch"],
     "federation": [

@@ -12,8 +12,8 @@ from coterie.methods.fedala import FedALA
 from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedbabu import FedBABU
 from coterie.methods.feddyn import FedDyn
-from coterie.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from coterie.methods.fedfomo import FedFomo
+from coterie.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrep import FedRep

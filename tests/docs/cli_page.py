@@ -20,6 +20,7 @@ an input of the command. Digests of what commands write are kept in `~/.local/st
 """
 OTHER = "Other options"
 NO_RUN = "<!-- no-run: make federation-demo runs these commands over real servers -->"
+EXPORTED = "<!-- no-run: models.md runs it on a folder of nets -->"
 EXAMPLES = {"coterie data list": "", "coterie data show": "heart", "coterie data fetch": "heart"}
 
 
@@ -39,7 +40,7 @@ def commands(name: str, command: object) -> Iterator[tuple[str, object]]:
 def section(name: str, command) -> str:
     """One command: what it does, an example, and a table for each group of its arguments and options."""
     example = (command.epilog or "").removeprefix("Example: ") or f"{name} {EXAMPLES[name]}".rstrip()
-    mark = [NO_RUN] if name.startswith("coterie federation") else []
+    mark = [NO_RUN] if name.startswith("coterie federation") else [EXPORTED] if name == "coterie export" else []
     lines = [f"## `{name}`", "", *command.help.splitlines(), "", *mark, "```console", f"$ {example}", "```", ""]
     groups: dict[str, list[str]] = {}
     for parameter in command.params:

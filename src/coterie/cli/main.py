@@ -7,13 +7,13 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
 from typer.main import get_command
 
-from coterie.cli import advise, data, federation, fit_and_compare, list_methods, predict_and_report
+from coterie.cli import advise, data, export_models, federation, fit_and_compare, list_methods, predict_and_report
 from coterie.cli.outputs import OUTPUTS, interrupted
 from coterie.cli.terminal import Commands, complain
 from coterie.errors import CoterieError
@@ -21,14 +21,16 @@ from coterie.errors import CoterieError
 _SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 
 app = Commands(name="coterie", add_completion=False, rich_markup_mode="rich", context_settings=_SETTINGS)
-for command, example in {
+COMMANDS: dict[Callable[..., None], str] = {
     fit_and_compare.fit: 'students.csv --formula "mAch ~ cses" --client school --cluster sector --out model',
     predict_and_report.predict: "model new_students.csv --interval 0.9 --out predictions.csv",
     fit_and_compare.compare: 'students.csv --formula "mAch ~ cses" --client school --cluster sector',
     advise.advise: 'students.csv --formula "mAch ~ cses" --client school --cluster sector',
     predict_and_report.report: "model --out report.html",
+    export_models.export: "trained --client 5 --to model.onnx",
     list_methods.methods: "--model torch",
-}.items():
+}
+for command, example in COMMANDS.items():
     app.command(epilog=f"Example: coterie {command.__name__} {example}")(command)
 app.add_typer(federation.app, name="federation")
 app.add_typer(data.app, name="data")

@@ -81,8 +81,14 @@ class Mixed:
         return self._by_row(lambda which, part: part.predict(_rows(theta, which, part)))
 
     def outputs(self, theta: Any) -> npt.NDArray[Any]:
-        """What every row's own model gives for it, client after client, where all kinds give outputs of one shape."""
-        return self._by_row(lambda which, part: part.outputs(_rows(theta, which, part)))
+        """What every row's own model gives for it, client after client; classes that it does not know are unlikely."""
+        found = [part.outputs(_rows(theta, which, part)) for which, part in self.kinds()]
+        wide, least = max(one[:1].shape[1:2] for one in found), np.finfo(np.float32).min
+        if any(one.shape[1:2] != wide for one in found):
+            pads = ([(0, 0), (0, wide[0] - one.shape[1]), *[(0, 0)] * (one.ndim - 2)] for one in found)
+            found = [np.pad(one, pad, constant_values=least) for one, pad in zip(found, pads, strict=True)]
+        parts = iter(found)
+        return self._by_row(lambda *_: next(parts))
 
     def row_weights(self) -> Floats:
         """The weight of every row, client after client."""

@@ -5,13 +5,11 @@ What is read chooses no code: a model of the package is found by its name, and a
 
 from __future__ import annotations
 
-import inspect
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +18,13 @@ import pandas as pd
 from coterie import files
 from coterie.data.array_input import as_numbers, is_table, matrix
 from coterie.data.columns import at_rows
-from coterie.data.labels import find_labels
 from coterie.data.partition import ClientRows
-from coterie.engines.local_engines import InProcess
-from coterie.errors import CoterieError, fitting, listed, nearest
+from coterie.errors import CoterieError, fitting, nearest
 from coterie.evidence.training_comparison import TrainingComparison, Watch, compare, quiet
-from coterie.methods.groups.evaluation import Adapted, adapt
+from coterie.methods.groups.evaluation import Adapted
 from coterie.methods.groups.group_gradients import Growth
 from coterie.methods.registry import trained_method
 from coterie.objectives.mixed import kinds
-from coterie.options import need_names
 from coterie.runs import model_objective as model
 from coterie.runs.config import AUTO, Config, chosen_methods, tables
 from coterie.runs.training import Trained
@@ -203,12 +198,46 @@ class TrainingResult:
         return np.asarray(self.theta[at, : self.sizes[at] if self.heads else None])
 
     def module(self, label: Any) -> Any:
-        """The torch module of a client, by its label, in evaluation mode."""
+        """The torch module of a client, by its label, in evaluation mode, which shares nothing with any other.
+
+        Of softmax it is a linear layer in float64 after one that flattens; else what was given, in its type.
+        """
+        theta = self.client(label)
+        if self.configuration.model["path"] == "softmax":
+            return model.linear(theta, self.classes)
         row = np.zeros((1, *self.shape), np.int64 if self.whole else np.float32)
-        theta, here = self.client(label), self.objective(row, of=label)
-        if not hasattr(here, "module"):
-            raise CoterieError("softmax is no torch module: client() gives its numbers, and predict() its answers.")
-        return here.module(theta)
+        return self.objective(row, of=label).module(theta)
+
+    def state_dict(self, label: Any) -> dict[str, Any]:
+        """The tensors of a client's module by name, as torch's ``load_state_dict`` takes them."""
+        return dict(self.module(label).state_dict())
+
+    def export(self, client: Any, path: str | os.PathLike[str]) -> None:
+        """Write a client's net to a file that other programs read; one that exists is replaced.
+
+        Parameters
+        ----------
+        client : label
+            Whose it is.
+        path : path
+            It ends in ``.safetensors``: the tensors of :meth:`state_dict`, with the client and the method as metadata;
+            or in ``.onnx``: the whole net, whose input "rows" (n, ...) has any number of rows and whose output is
+            "outputs", once onnxruntime gives within 1e-5 what torch gives (``pip install 'coterie[onnx]'``).
+
+        Raises
+        ------
+        CoterieError
+            For a client without a model, another ending, and a net that ONNX has no words for.
+        """
+        from coterie.results.exported_models import export
+
+        export(self, client, path)
+
+    def export_all(self, folder: str | os.PathLike[str], form: Literal["onnx", "safetensors"] = "onnx") -> pd.DataFrame:
+        """Write the net of every client into a folder, and ``clients.csv`` with its columns client and file."""
+        from coterie.results.exported_models import export_all
+
+        return export_all(self, folder, form)
 
     @_sound
     def report(self, path: str | os.PathLike[str]) -> None:
@@ -233,12 +262,28 @@ class TrainingResult:
         Under the loss "cross_entropy" that is the likeliest class of every row (of every pixel or place, where each
         has one); else the model's outputs as they are, such as (n, outputs).
         """
-        rows = self._rows(X, "predict")
+        found = self._answers("predict", X, client)
+        return np.asarray(self.class_names)[found] if self.class_names else found
+
+    def predict_proba(self, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
+        """The probabilities that a client's model gives rows X (n, ...), under a loss of classes.
+
+        Under "cross_entropy" (n, K), or (n, K, ...) of pixels or places, in the order of ``class_names`` where classes
+        are text; under "bce" those of outcome 1, in the shape of the outputs. A CoterieError for other losses.
+        """
+        from coterie.results.exported_models import probabilities
+
+        config = self.configuration.model
+        loss = "cross_entropy" if config["path"] == "softmax" else config["loss"]
+        return probabilities(loss, self._answers("outputs", X, client))
+
+    def _answers(self, ask: str, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
+        rows = self.rows_like_these(X, "predict")
         some = rows if len(rows) else np.zeros((1, *self.shape), rows.dtype)  # the answer's shape is the model's to say
         theta = self.client(client)
         with fitting("What was read of these trained models", _REMEDY):
-            found = self.objective(some, of=client).predict(theta[None])
-        return np.asarray(self.class_names)[found[: len(rows)]] if self.class_names else np.asarray(found)[: len(rows)]
+            found = getattr(self.objective(some, of=client), ask)(theta[None])
+        return np.asarray(found)[: len(rows)]
 
     def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike, *, group: str | None = None, **options: Any) -> Adapted:
         """A model for a client that was not there, from its own rows X, y (n, ...).
@@ -250,54 +295,13 @@ class TrainingResult:
         A CoterieError for rows of another shape, none, or such as are not finite, and where no client's model is of
         use.
         """
-        rows = self._rows(X, "adapt to")
-        if not len(rows):
-            raise CoterieError("A new client needs one row at least to adapt a model to.")
-        need_names("adapt()", options, inspect.signature(adapt).parameters.keys() - {"fed", "w"})
-        if (group is not None or self.heads) and group not in self.heads:
-            known = f"losses of nets of other shapes do not compare: say one of {listed(dict.fromkeys(self.heads))}"
-            raise CoterieError(f"group of adapt() is {group!r}, and {known if self.heads else 'all nets are alike'}.")
-        of = self.labels[self.heads.index(group)] if group is not None else None
-        here = self.objective(rows, self._outcomes(y), of)
-        if "personal" not in options and any(self.configuration.layout.values()):
-            options["personal"] = model.layers(self.configuration, here)["personal"]
-        with fitting("What was read of these trained models", _REMEDY):
-            groups, means = self._groups(group)
-        found = adapt(InProcess(here), means, **options)
-        if options.get("steps") and np.array_equal(found.models[0], means[found.group[0]]):
-            warnings.warn("The steps on these rows diverge or move nothing: the model is its group's.", stacklevel=2)
-        return replace(found, group=np.where(found.group < 0, -1, groups[found.group]))
+        from coterie.results.new_clients import adapted
 
-    def _groups(self, head: str | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-        """Groups (k,) and the mean model (k, d) of each, of clients whose models are sound and were not left out."""
-        theta, out = self.theta, {*self.run.quarantined, *self.run.failed}
-        good = np.isfinite(theta).all(axis=1)
-        label = np.zeros(len(theta), dtype=np.int64)
-        if len(theta) == len(self.labels):
-            good &= ~np.isin(self.labels, list(out))
-            label = label if self.group is None else np.asarray(self.group)
-        if head is not None:
-            good &= np.array(self.heads) == head
-            theta = theta[:, : self.sizes[self.heads.index(head)]]
-        groups = np.unique(label[good])
-        if not len(groups):
-            raise CoterieError("Every client was left out of the training: there is no model to adapt. Train again.")
-        return groups, np.stack([theta[good & (label == g)].mean(axis=0) for g in groups])
+        return adapted(self, X, y, group, options)
 
-    def _outcomes(self, y: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Outcomes to adapt to, texts as the classes that they name."""
-        if not self.class_names:
-            return _finite(y, "Outcomes to adapt to")
-        codes = find_labels(np.asarray(self.class_names), y)
-        if (codes < 0).any():
-            raise CoterieError(
-                f"'{np.asarray(y)[codes < 0][0]}' is no class of the models, which are {listed(self.class_names)}."
-            )
-        return codes
-
-    def _rows(self, X: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
+    def rows_like_these(self, X: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
         """Rows of the shape that was trained, all finite, or a CoterieError."""
-        rows = _finite(matrix(X, self.inputs) if self.inputs and is_table(X) else X, f"Rows to {what}")
+        rows = finite_rows(matrix(X, self.inputs) if self.inputs and is_table(X) else X, f"Rows to {what}")
         if rows.shape[1:] != self.shape:
             raise CoterieError(f"Rows to {what} must have the shape {self.shape} each, not {rows.shape[1:]}.")
         return rows
@@ -321,7 +325,7 @@ class TrainingResult:
         return model.objective_of(config, part, self.classes, targets=y is not None, base=base)
 
 
-def _finite(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
+def finite_rows(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
     """Rows of finite numbers, or a CoterieError."""
     rows = as_numbers(values, what)
     if not rows.ndim:

@@ -114,6 +114,14 @@ def network(config: Config) -> Any:
     return partial(called, made, f"The model '{path}'", args)
 
 
+def linear(theta: Any, classes: int) -> Any:
+    """The torch module of a softmax model with the numbers theta (d,)."""
+    _deep()
+    from coterie.objectives.deep import export
+
+    return export.linear(theta, classes)
+
+
 def own(path: str) -> bool:
     """Whether a name is the import path of code that is not coterie's."""
     return ":" in path and path.partition(":")[0] not in _PACKAGED

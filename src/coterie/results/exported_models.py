@@ -1,0 +1,91 @@
+"""A client's net as a file that other programs read, from a result that was trained or that was loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from coterie import files
+from coterie.errors import CoterieError
+
+if TYPE_CHECKING:
+    from coterie.results.training_result import TrainingResult
+
+Form = Literal["onnx", "safetensors"]
+INDEX = "clients.csv"
+_ROWS = 3
+"""Rows on which an ONNX model must answer as the module does."""
+
+
+def export(result: TrainingResult, client: Any, path: str | os.PathLike[str]) -> None:
+    """Write a client's net to ``path``, which ends in .onnx or .safetensors; see its ``export``."""
+    place = files.local(path)
+    form = place.suffix.removeprefix(".").lower()
+    if form not in get_args(Form):
+        raise CoterieError(f"'{place.name}' must end in .onnx (the whole net) or .safetensors (its numbers).")
+    _write(place, next(contents(result, form, [str(client)])))
+
+
+def export_all(result: TrainingResult, folder: str | os.PathLike[str], form: Form = "onnx") -> pd.DataFrame:
+    """Write the net of every client into a folder, and which is whose; see its ``export_all``."""
+    if form not in get_args(Form):
+        raise CoterieError(f"form must be onnx or safetensors, not {form!r:.40}.")
+    place = files.local(folder)
+    labels = [label for label in result.labels if label not in result.run.helpers]
+    index = pd.DataFrame({"client": labels, "file": [f"{quote(label, safe=' ')}.{form}" for label in labels]})
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise CoterieError(f"'{place}' cannot be made: {problem.strerror or problem}.") from problem
+    for name, content in zip(index["file"], contents(result, form, labels), strict=True):
+        _write(place / name, content)
+    _write(place / INDEX, index.to_csv(index=False).encode())
+    return index
+
+
+def contents(result: TrainingResult, form: str, labels: list[str]) -> Iterator[bytes]:
+    """The files of some clients. In ONNX a net is put into words once for each shape, and then filled anew."""
+    result.client(labels[0])  # says who is not known, before torch is asked for
+    written: dict[str, Any] = {}
+    from coterie.objectives.deep import export as write
+
+    for label in labels:
+        module = result.module(label)
+        if form == "safetensors":
+            yield write.as_safetensors(module, {"client": label, "method": result.method})
+            continue
+        rows, head = _rows(result), result.heads[result.labels.index(label)] if result.heads else ""
+        if head not in written:
+            written[head] = write.as_onnx(module, rows)
+        yield write.checked(write.refilled(written[head], module), module, rows)
+
+
+def _rows(result: TrainingResult) -> npt.NDArray[Any]:
+    """Rows of the shape and kind that was trained: of whole numbers zeros, as nobody knows how many there are."""
+    shape = (_ROWS, *result.shape)
+    return np.zeros(shape, np.int64) if result.whole else np.random.default_rng(0).normal(size=shape)
+
+
+def _write(place: Path, content: bytes) -> None:
+    try:
+        files.write(place, [content])
+    except OSError as problem:
+        raise CoterieError(f"'{place}' cannot be written: {problem.strerror or problem}.") from problem
+
+
+def probabilities(loss: str, outputs: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """What outputs say of classes under a packaged loss: "cross_entropy" or "bce"."""
+    from scipy.special import expit, softmax
+
+    z = np.asarray(outputs, dtype=np.float64)
+    how: dict[str, Callable[[], Any]] = {"cross_entropy": lambda: softmax(z, axis=1), "bce": lambda: expit(z)}
+    if loss not in how:
+        raise CoterieError(f"The loss {loss} has no classes that there could be probabilities of: take predict().")
+    return np.asarray(how[loss]())

@@ -1,0 +1,75 @@
+"""A model for a client that was not in a training, from its own rows and what was learned of the others."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.data.labels import find_labels
+from coterie.engines.local_engines import InProcess
+from coterie.errors import CoterieError, fitting, listed
+from coterie.methods.groups.evaluation import Adapted, adapt
+from coterie.options import need_names
+from coterie.results.training_result import finite_rows
+from coterie.runs.model_objective import layers
+
+if TYPE_CHECKING:
+    from coterie.results.training_result import TrainingResult
+
+
+def adapted(
+    result: TrainingResult, X: npt.ArrayLike, y: npt.ArrayLike, group: str | None, given: Mapping[str, Any]
+) -> Adapted:
+    """See ``adapt`` of a :class:`~coterie.results.training_result.TrainingResult`."""
+    rows, options = result.rows_like_these(X, "adapt to"), dict(given)
+    if not len(rows):
+        raise CoterieError("A new client needs one row at least to adapt a model to.")
+    need_names("adapt()", options, inspect.signature(adapt).parameters.keys() - {"fed", "w"})
+    if (group is not None or result.heads) and group not in result.heads:
+        known = f"losses of nets of other shapes do not compare: say one of {listed(dict.fromkeys(result.heads))}"
+        raise CoterieError(f"group of adapt() is {group!r}, and {known if result.heads else 'all nets are alike'}.")
+    of = result.labels[result.heads.index(group)] if group is not None else None
+    here = result.objective(rows, _outcomes(result, y), of)
+    if "personal" not in options and any(result.configuration.layout.values()):
+        options["personal"] = layers(result.configuration, here)["personal"]
+    with fitting("What was read of these trained models", "They are damaged: train them again."):
+        groups, means = mean_models(result, group)
+    found = adapt(InProcess(here), means, **options)
+    if options.get("steps") and np.array_equal(found.models[0], means[found.group[0]]):
+        warnings.warn("The steps on these rows diverge or move nothing: the model is its group's.", stacklevel=3)
+    return replace(found, group=np.where(found.group < 0, -1, groups[found.group]))
+
+
+def mean_models(result: TrainingResult, head: str | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """Groups (k,) and the mean model (k, d) of each, of clients whose models are sound and were not left out."""
+    theta, out = result.theta, {*result.run.quarantined, *result.run.failed}
+    good = np.isfinite(theta).all(axis=1)
+    label = np.zeros(len(theta), dtype=np.int64)
+    if len(theta) == len(result.labels):
+        good &= ~np.isin(result.labels, list(out))
+        label = label if result.group is None else np.asarray(result.group)
+    if head is not None:
+        good &= np.array(result.heads) == head
+        theta = theta[:, : result.sizes[result.heads.index(head)]]
+    groups = np.unique(label[good])
+    if not len(groups):
+        raise CoterieError("Every client was left out of the training: there is no model to adapt. Train again.")
+    return groups, np.stack([theta[good & (label == g)].mean(axis=0) for g in groups])
+
+
+def _outcomes(result: TrainingResult, y: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Outcomes to adapt to, texts as the classes that they name."""
+    if not result.class_names:
+        return finite_rows(y, "Outcomes to adapt to")
+    codes = find_labels(np.asarray(result.class_names), y)
+    if (codes < 0).any():
+        raise CoterieError(
+            f"'{np.asarray(y)[codes < 0][0]}' is no class of the models, which are {listed(result.class_names)}."
+        )
+    return codes
