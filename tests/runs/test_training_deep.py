@@ -244,7 +244,7 @@ def test_clients_that_were_left_out_have_no_part_in_adapting(tmp_path):
     )
     result_of(problem, broken).save(tmp_path)
     saved, part = load(tmp_path), problem.data.test
-    groups, models = saved._groups()
+    groups, models = mean_models(saved)
     np.testing.assert_array_equal(groups, [0, 1, 3])
     np.testing.assert_allclose(models, [theta[1:3].mean(0), theta[[3, 5]].mean(0), theta[7]], rtol=1e-6)
     rows = slice(part.starts[7], part.stops[7])
