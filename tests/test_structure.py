@@ -49,6 +49,8 @@ ONLY_IN = {
     "flwr": "deployment/flower/",
     "nvflare": "deployment/nvflare/",
     "ray": "engines/ray",
+    "onnx": "objectives/deep/export.py",
+    "onnxruntime": "objectives/deep/export.py",
 }
 
 # Too heavy to load before they are needed.
