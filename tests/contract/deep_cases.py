@@ -27,6 +27,7 @@ from coterie.methods.fedbn import FedBN
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrep import FedRep
+from coterie.methods.fedrod import FedROD
 from coterie.methods.ifca import IFCA
 from coterie.methods.l2gd import L2GD
 from coterie.methods.pfedme import PFedMe
@@ -83,6 +84,7 @@ AT_HOME = [
     at_home("apfl", APFL(adaptive=True, **ROWS)),
     at_home("fedper", FedPer(personal=("head*",), **ROWS)),
     at_home("fedrep", FedRep(H=2, personal=("head*",), **ROWS)),
+    at_home("fedrod", FedROD(**ROWS)),
     at_home("fedbn", FedBN(**ROWS), normalised=True),
 ]
 

@@ -37,6 +37,8 @@ _NO_NORM = (
     "Method 'fedbn' is about layers that normalise, and a formula has none: use 'fedper', with the columns that all "
     "clients share."
 )
+_NO_CLASSES = "Method 'fedrod' adds up the class scores of two heads of a net, and a formula has none: use 'apfl'."
+_CLASSES: dict[str, Any] = _STEPPED | {"fits": "", "rounds": "", "not_for": {"table": _NO_CLASSES}}
 _NORMALISES: dict[str, Any] = {"normalises": True, "fits": "", "rounds": "", "not_for": {"table": _NO_NORM}}
 _MAIN: tuple[str, Relation] = ("collaboration", "main client")
 _KNOWN: tuple[str, Relation] = ("group_sgd:GroupSGD", "groups")
@@ -130,6 +132,7 @@ _EVERY = (
     _trains("per-fedavg", "one model, which a step suits to each", "per_fedavg:PerFedAvg", more=_STEPPED, alpha=0.05),
     _trains("feddyn", "clients' steps corrected by what they changed", "feddyn:FedDyn", more=_SUMMED, alpha=0.1),
     _trains("fedala", "own models, mixed with the average number by number", "fedala:FedALA", more=_OWN),
+    _trains("fedrod", "a balanced head for all, and own ones that add to it", "fedrod:FedROD", more=_CLASSES),
     _trains("ifca", "a model for each of k groups, chosen by loss", *_IFCA, k=4, tau=5),
     _trains("cfl", "groups split where their updates disagree", *_CFL, eps1=0.4, eps2=1.6),
     _trains("found-groups", "groups found by updates, then a model for each", *_FOUND, **_GROUPED),

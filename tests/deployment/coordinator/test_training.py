@@ -93,12 +93,12 @@ def test_a_trained_model_is_that_of_one_process(place):
 ROUNDS = {
     "similarity-network": {"rounds": 2, "network": {"k": 2}, "alone": 3},
     "weighted-averaging": {"rounds": 2, "main": ["east-0", "west-2"], "k": 2, "alone": 3},
-    "fedper": {"rounds": 2, "personal": ["*"]},
-    "fedrep": {"rounds": 2, "personal": ["*"]},
     "group-sgd": {"rounds": 2, "shared": ["*"]},
-    "group-penalty": {"rounds": 2, "personal": ["*"]},
+    **{
+        name: {"rounds": 2, "personal": ["*"]} for name in ("fedper", "fedrep", "fedbabu", "lg-fedavg", "group-penalty")
+    },
 }
-NOT_HERE = {"pooled": "all rows in one place", "fedbn": "normal"}
+NOT_HERE = {"pooled": "all rows in one place", "fedbn": "normal", "fedrod": "matches no parameter"}
 
 
 @pytest.mark.parametrize("name", TRAINED)

@@ -1,0 +1,107 @@
+"""Chen, Chao (2022), On bridging generic and personalized federated learning for image classification: FedROD.
+
+All share a body and a head G, which are trained on the balanced softmax (scores plus the logarithms of a client's own
+shares of classes), so that no client's classes bend them; beside G every client has a head P of its own, which learns
+from its rows what to add to G's scores. Where heads are linear, the scores of both are those of the sum of both.
+(PFLlib begins P at the first G; here it is zero.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from coterie.errors import CoterieError
+from coterie.federation import Federation, Site, work
+from coterie.methods.local_training import client_work as client
+from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.rounds import LocalTraining, Passes, State, client_models, patterns
+from coterie.numerics.arrays import Bools, Floats
+from coterie.objectives.gradient_steps import Draws
+from coterie.objectives.mean_loss import gradient
+from coterie.objectives.parameters import parameter_mask
+
+ABSENT = -1e4  # the logarithm of the share of a class without rows
+NO_HEAD = (
+    "FedROD needs a net for classes (cross-entropy) whose head is one linear layer with a bias: name both in head, and "
+    "the bias in bias."
+)
+
+
+def named(site: Site, layers: list[str]) -> Bools:
+    """Which parameters (d,) layers name, but for those that the objective keeps."""
+    return parameter_mask(site.objective, layers) & ~parameter_mask(site.objective)
+
+
+def class_shares(site: Site, theta: Floats, head: Bools, bias: Bools) -> Floats:
+    """Every client's shares of classes (m, K): without a head all have 1 / K, and the bias' gradient is the rest."""
+    start, o = np.where(head, 0.0, theta).astype(theta.dtype), site.objective
+    if getattr(getattr(o, "training", None), "clip", None) is None:
+        g = start - client.train(site, start, 1.0, 1, 0, 0, on=1.0 * bias, plain=True)
+    else:  # of steps, the gradient is shortened
+        g = gradient(o, start, Draws.of_all(len(site)))
+    shares = 1.0 / max(bias.sum(), 1) - g[:, bias].astype(np.float64)
+    if not bias.any() or (np.abs(shares.sum(axis=1) - 1.0) > 1e-4).any() or (shares < -1e-4).any():
+        raise CoterieError(NO_HEAD)
+    return np.asarray(np.where(shares > 1e-5, shares, 0.0))
+
+
+@work
+def update(
+    site: Site,
+    w: Floats,
+    transport: ModelTransport,
+    eta: float,
+    E: int,
+    B: int,
+    t: int,
+    head: list[str],
+    bias: list[str],
+) -> Reply:
+    """Steps of body and G on the balanced softmax and of P on the plain one, both from where the step begins."""
+    steps, theta = client.epoch_steps(site, E, B), np.array(client.received(site, w, transport))
+    both, b = named(site, head), named(site, bias)
+    shares = site.state.get("shares")
+    if shares is None:
+        shares = class_shares(site, theta, both, b)
+    site.state["shares"] = shares
+    prior = np.zeros(theta.shape, dtype=theta.dtype)
+    prior[:, b] = np.where(shares > 0.0, np.log(np.maximum(shares, 1e-30)), ABSENT)
+    own = site.state.get("own", np.zeros((len(site), int(both.sum())), dtype=theta.dtype))
+    P = np.zeros(theta.shape, dtype=theta.dtype)
+    P[:, both] = own
+    for s in range(int(steps.max(initial=0))):
+        on = np.flatnonzero(steps > s)
+        here, done = site.take(on), t * steps[on] + s
+        balanced, plain = theta[on] + prior[on], theta[on] + P[on]
+        P[on] += client.train(here, plain, eta, 1, done, B, on=1.0 * both, plain=True) - plain
+        theta[on] += client.train(here, balanced, eta, 1, done, B, plain=True) - balanced
+    good = client.finite(theta, P)
+    site.state["own"] = np.where(good[:, None], P[:, both], own)
+    return client.make_reply(site, theta, transport, good)
+
+
+@work
+def with_both_heads(site: Site, w: Floats, transport: ModelTransport, head: list[str]) -> Reply:
+    """A client's model (m, d): its head is the sum of both, which is G where it never took part."""
+    theta, both = np.array(client.received(site, w, transport)), named(site, head)
+    theta[:, both] += site.state.get("own", np.zeros((len(site), int(both.sum())), dtype=theta.dtype))
+    return {"theta": theta}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedROD(LocalTraining):
+    """The paper's method with a linear P, for nets of classes; clients count by the weight of their rows."""
+
+    head: Annotated[tuple[str, ...], patterns("The head G, one linear layer, to whose scores P adds.")] = ("head*",)
+    bias: Annotated[tuple[str, ...], patterns("Its bias, a number for each class.")] = ("head*bias",)
+    E: Passes = 1
+    update = staticmethod(update)
+    told = ("E", "B", "head", "bias")
+
+    def models(self, fed: Federation, state: State) -> Floats:
+        """Every client's model (m, d), with the scores of both heads."""
+        over: State = {"w": state["w"], "transport": self.transport, "head": list(self.head)}
+        return client_models(fed, state, with_both_heads, **over)
