@@ -43,6 +43,7 @@ CASES = {
     ("run", "evaluate_every"): ({}, 2),
     ("run", "seeds"): ({}, [5]),
     ("run", "patience"): ({"run": {"rounds": 6}, "method": {"eta": 1e-9}}, 1),
+    ("run", "keep"): ({"run": {"rounds": 6}, "method": {"eta": 3.0}}, "best"),
     ("privacy", "clip"): ({"privacy": NOISY}, 0.1),
     ("privacy", "noise"): ({"privacy": NOISY}, 2.0),
     ("privacy", "epsilon"): ({"privacy": {"clip": 0.5, "epsilon": 8.0}}, 4.0),

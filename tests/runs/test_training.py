@@ -11,8 +11,10 @@ import pytest
 
 from coterie import load
 from coterie.errors import CoterieError
+from coterie.evidence.training_comparison import compare
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.registry import TRAINED
+from coterie.report.training_page import notes
 from coterie.results import saved_results as store
 from coterie.runs.config import Config
 from coterie.runs.loop_and_callbacks import Callback, callbacks
@@ -143,6 +145,27 @@ def test_early_stop_keeps_the_best_models_by_rows_held_back(problem):
     assert 7 <= run.rounds < 400
     values = [p["validation"] for p in run.curve]
     assert max(values) > max(values[-6:]) or values.index(max(values)) == len(values) - 7
+    assert run.kept == values.index(max(values)) + 1 < run.rounds
+
+
+def test_the_best_round_is_kept_without_an_early_stop_and_named(problem):
+    """As many rounds as the best one has end at its models; the page names it, and what is said of a failed run."""
+    best = {"run": {"rounds": 20, "keep": "best"}, "data": {"validation": 0.5}, "method": {"name": "local", "eta": 2.0}}
+    run = train(replace(problem, config=config(**best)), "local", {"eta": 2.0})
+    values = [p["validation"] for p in run.curve]
+    assert run.rounds == 20 > run.kept == run.curve[int(np.argmax(values))]["round"]
+    shorter = config(**best | {"run": {"rounds": run.kept, "keep": "best"}})
+    again = train(replace(problem, config=shorter), "local", {"eta": 2.0})
+    assert again.kept == run.kept and "validation" in again.curve[0]
+    np.testing.assert_array_equal(again.theta, run.theta)
+    assert replace(run, status="diverged by step 21").trouble.endswith(f"its models are those of round {run.kept}.")
+    last = train(replace(problem, config=config(run={"rounds": 20})), "local", {"eta": 2.0})
+    assert last.kept == 20 and "validation" not in last.curve[0]
+    several = config(**best | {"run": {"rounds": 5, "keep": "best", "seeds": 2}})
+    found = compare(several, ["local"])
+    one, other = found.runs["local"]
+    said = f"local: the models kept are those of rounds {one.kept} of 5, {other.kept} of 5 (seeds 0, 1), best on rows"
+    assert any(note.startswith(said) for note in notes(found))
 
 
 def test_early_stop_goes_on_from_a_checkpoint(problem, tmp_path):

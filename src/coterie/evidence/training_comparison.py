@@ -21,7 +21,7 @@ from coterie.methods.registry import TRAINED, trained_method
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives import parameters
 from coterie.options import declared
-from coterie.runs.config import ALL, AUTO, Config
+from coterie.runs.config import ALL, AUTO, Config, judged
 from coterie.runs.config_keys import Run
 from coterie.runs.loop_and_callbacks import Callback, callbacks
 from coterie.runs.metrics import BALANCED, LOSS, METRICS
@@ -222,7 +222,7 @@ def pick(inner: TrainingProblem, name: str, watch: Watch = quiet, where: str = "
     if len(candidates) == 1:
         return candidates[0]
     run = inner.config.run
-    rare = replace(inner.config, run=run | ({} if run["patience"] else {"evaluate_every": run["rounds"]}))
+    rare = replace(inner.config, run=run | ({} if judged(run) else {"evaluate_every": run["rounds"]}))
     problem, standing = replace(inner, config=rare), []
     for k, setting in enumerate(candidates):
         done = train(problem, name, setting, watch(f"{where}, setting {k + 1} of {len(candidates)}"))

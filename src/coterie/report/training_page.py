@@ -17,7 +17,7 @@ from coterie.report import training_figures as pictures
 from coterie.report import words
 from coterie.report.page import page, write_page
 from coterie.report.tables import Table, but_for, with_interval
-from coterie.runs.config import AUTO
+from coterie.runs.config import AUTO, judged
 from coterie.runs.metrics import BALANCED, LOSS, METRICS
 from coterie.runs.scores import RARE
 from coterie.runs.training import Trained
@@ -202,6 +202,14 @@ def notes(result: TrainingComparison) -> list[str]:
     for runs in result.runs.values():
         out += [f"Seed {run.seed}: {run.trouble}" for run in runs if run.trouble]
         out += [f"{run.method}: {run.privacy['statement']}" for run in runs if run.privacy]
+        if judged(config.run):
+            kept = listed([f"{run.kept} of {run.rounds}" for run in runs])
+            several = (
+                f"rounds {kept} (seeds {listed([run.seed for run in runs])})" if len(runs) > 1 else f"round {kept}"
+            )
+            out.append(
+                f"{runs[0].method}: the models kept are those of {several}, best on rows held back to choose by."
+            )
         out += [f"{run.method}: {note}" for run in runs for note in run.notes]
         for k, run in enumerate(runs):
             found = Growth.of(run.curve)

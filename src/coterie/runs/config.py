@@ -85,10 +85,10 @@ class Config:
         method, options = _methods(
             tables.get("method", {}), tables.get("methods", {}), tables.get("network", {}), folder
         )
-        if tables.get("data", {}).get("validation") is not None and not (found["run"]["patience"] or _choose(options)):
+        if tables.get("data", {}).get("validation") is not None and not (judged(found["run"]) or _choose(options)):
             raise CoterieError(
-                "validation of [data] changes nothing where no method chooses among settings, and no run has patience: "
-                "give a hyper-parameter a list of values, or leave validation out."
+                "validation of [data] changes nothing where no method chooses among settings, and no run has patience "
+                "or keeps the best models: give a hyper-parameter a list of values, or leave validation out."
             )
         if tables.get("data", {}).keys() >= {"given_split", "test"}:
             raise CoterieError("given_split says which rows are held out, and test of [data] how many: say one.")
@@ -187,6 +187,11 @@ def _methods(method: Any, methods: Any, network: Any, folder: Path | None) -> tu
     for name, found in named.items():
         found.check(_given(options, name), options[name])
     return chosen, options
+
+
+def judged(run: Mapping[str, Any]) -> bool:
+    """Whether training rows are held back, to stop a run by, or to keep the best of its models."""
+    return bool(run["patience"]) or run["keep"] == "best"
 
 
 def methods_to_compare(method: Mapping[str, Any]) -> tuple[str, ...]:

@@ -214,7 +214,12 @@ class Run:
         ),
     ] = (0,)
     strict: Annotated[bool, Option("Stop at the first client whose data or steps are broken.")] = False
-    patience: Annotated[int, Option("Looks without an improvement that end a run; 0 for none.", low=0)] = 0
+    patience: Annotated[
+        int, Option("Rounds without an improvement on validation rows that end a run; 0 for none.", low=0)
+    ] = 0
+    keep: Annotated[
+        Literal["last", "best"], Option("Models of the last round, or, as with patience, of the best on such rows.")
+    ] = "last"
     checkpoint: Annotated[str | None, Option("Folder of checkpoints.", matters=False)] = None
     checkpoint_every: Annotated[int, Option("Rounds between two checkpoints.", low=1, matters=False)] = 10
     callbacks: Annotated[tuple[str, ...], Option("package.module:function, called at each look.", matters=False)] = ()

@@ -24,7 +24,7 @@ from coterie.methods.method import Method
 from coterie.methods.registry import trained_method
 from coterie.objectives.parameters import base_digest
 from coterie.options import unheeded
-from coterie.runs.config import differences
+from coterie.runs.config import differences, judged
 from coterie.runs.config_keys import section
 from coterie.runs.loop_and_callbacks import Callback, Look, State, follow
 from coterie.runs.model_objective import layers, need_personal
@@ -51,6 +51,7 @@ class Trained:
     curve: list[Point]  # round, scores, bytes and seconds wherever it was evaluated
     status: str  # "running" where all rounds were done
     rounds: int  # done
+    kept: int = 0  # the round whose models these are
     quarantined: dict[str, tuple[int, str]] = field(default_factory=dict)  # clients left out: since which round, why
     failed: list[str] = field(default_factory=list)  # clients that diverged and ended the run
     group: Any = None  # (m,) int64: groups that the method found
@@ -67,7 +68,7 @@ class Trained:
         if self.status in ("running", "stopped"):
             return ""
         who = f" (client {listed(self.failed)})" if self.failed else ""
-        return f"The run of {self.method} {self.status}{who}; its models are those of round {self.rounds}."
+        return f"The run of {self.method} {self.status}{who}; its models are those of round {self.kept}."
 
     @property
     def finite(self) -> bool:
@@ -230,10 +231,8 @@ class _Run:
         if self.problem.config.model["path"] != "softmax":
             said += filter(None, [getattr(self.method, "without_convexity", "")])
         if self.helpers:
-            names = listed([label for label in labels if label not in self.helpers])
-            said.append(
-                f"Only the main clients ({names}) have models and are evaluated; {len(self.helpers):,} others help."
-            )
+            who = listed([label for label in labels if label not in self.helpers])
+            said += [f"Only the main clients ({who}) have models and are evaluated; {len(self.helpers):,} others help."]
         return said
 
     @property
@@ -291,6 +290,7 @@ class _Run:
             curve=self.curve,
             status=status,
             rounds=int(self.state["t"]),
+            kept=int((self.best or {"round": self.state["t"]})["round"]),
             quarantined={labels[i]: (int(out[i]), _WHY.get(int(why[i]), _LEFT)) for i in np.flatnonzero(out)},
             failed=[] if together else [labels[i] for i in np.atleast_1d(state.get("failed", []))],
             group=np.asarray(state["group"]) if "group" in state and not together else None,
@@ -324,7 +324,7 @@ def train(
     must be one that the configuration, or ``setting``, has. A CoterieError for a checkpoint that is missing or of
     another configuration (the keys that differ are named), and for wrong input.
     """
-    judge = problem.inside() if problem.config.run["patience"] else None
+    judge = problem.inside() if judged(problem.config.run) else None
     if judge is not None:  # trains without the rows that are held back to judge by; test rows are as they were
         problem = replace(problem, data=replace(judge.data, test=problem.data.test))
     folder = None if folder is None else local(folder)
