@@ -213,7 +213,7 @@ def test_dropout_depends_on_client_and_step_alone() -> None:
 
 
 class Unruly(nn.Module):
-    """Draws in a function instead of a layer, or does what its numbers say."""
+    """Draws what is not keyed, in a function instead of a layer, or does what its numbers say."""
 
     def __init__(self, draws: bool) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class Unruly(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.draws:
-            return self.body(F.dropout(x, 0.5, self.training))
+            return self.body(x + x[torch.randperm(len(x))] if self.training else x)
         return self.body(x) if float(x.sum()) > 0.0 else self.body(2.0 * x)
 
 

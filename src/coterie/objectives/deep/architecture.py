@@ -132,11 +132,12 @@ class Architecture:
         named = {name: m for name, m in module.named_modules() if isinstance(m, MOVING) and m.training}
         self.statistics = {f"{name}.{b}".lstrip(".") for name, m in named.items() for b in m._buffers}
         # as far as is known (see side_effects): whether buffers move in training, whether the output or loss of a row
-        # depends on other rows (untracked: on those beside it, in evaluation too), and whether anything draws
+        # depends on other rows (untracked: on those beside it, in evaluation too; mixes_in_training), and whether
+        # anything draws, by key (keyed) or what no key reaches (random)
         self.moving = any(bool(m.track_running_stats) for m in named.values())
         norms = (m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
         self.untracked = self.mixes = any(m.running_mean is None for m in norms)
-        self.random = self.random_in_evaluation = False
+        self.mixes_in_training = self.keyed = self.random = self.random_in_evaluation = False
         self.images = any(isinstance(m, nn.Conv2d) for m in module.modules()) and self.dtype is torch.float32
         self.convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
 
@@ -227,7 +228,7 @@ class Architecture:
 
     def tensor(self, theta: Any) -> Tensor:
         """Numbers of numpy as a tensor of its own here."""
-        array = np.array(theta, dtype=np.float64 if self.dtype is torch.float64 else np.float32)
+        array = np.array(theta, dtype=np.float64 if self.dtype is torch.float64 else np.float32, order="C")
         return torch.from_numpy(array).to(self.device)
 
     def autocast(self) -> Any:

@@ -13,11 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.autograd.graph import disable_saved_tensors_hooks
+from torch.func import functional_call, vmap
 
 from coterie.errors import RAISED
 from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import Architecture
+from coterie.objectives.deep.keyed_draws import drawing
 from coterie.objectives.deep.local_steps import Stepper, Training, padded
 from coterie.objectives.deep.module_snapshot import Snapshot
 from coterie.objectives.deep.rows import Rows
@@ -74,8 +76,8 @@ class BatchedClients:
 
     def __init__(self, of: Architecture, training: Training) -> None:
         self.of, self.training = of, training
-        # whether nothing was met so far that needs clients one after another: random numbers (vmap refuses torch's, and
-        # others' generators are looked at), buffers that move, steps that depend on numbers
+        # whether nothing was met so far that needs clients one after another: random numbers that are not keyed (vmap
+        # refuses torch's, and others' generators are looked at), buffers that move, steps that depend on numbers
         self.works = True
         # whether torch has no batching rule for some operation, and loops over clients: it would warn of it each time
         self.slow = False
@@ -109,16 +111,30 @@ class BatchedClients:
             outputs: Tensor = functional_call(self._local.module, named, (x,))
         return outputs.to(self.of.dtype) if self.of.half else outputs
 
-    def _mean(self, layers: dict[str, Tensor], fixed: dict[str, Tensor], x: Any, y: Tensor, scale: Tensor) -> Tensor:
-        loss: Tensor = (self.of.loss(self._forward(layers, fixed, x), y) * scale).sum()
-        if self.training.ridge:
-            square = torch.stack([layer.square().sum() for layer in layers.values()]).sum()
-            loss = loss + 0.5 * self.training.ridge * scale.sum() * square
-        return loss
+    def _loss(self, layers: dict[str, Tensor], fixed: dict[str, Tensor], x: Any, y: Tensor, scale: Tensor) -> Tensor:
+        return (self.of.loss(self._forward(layers, fixed, x), y) * scale).sum()
 
     @cached_property
-    def _gradient(self) -> Callable[..., dict[str, Tensor]]:
-        return vmap(grad(self._mean))
+    def _losses(self) -> Callable[..., Tensor]:
+        return vmap(self._loss, randomness="different" if self.of.keyed else "error")
+
+    def _gradients(
+        self, layers: dict[str, Tensor], fixed: dict[str, Tensor], by: Walk, now: Ints, batch: Batch
+    ) -> list[Tensor]:
+        """Gradients (k, ...) of layers, for the rows of the clients' steps ``now`` (k,).
+
+        A client's loss depends on its own model alone, so that the gradient of their sum has everyone's.
+        """
+        k, drawn = len(now), drawing(self.of, by.draws.keys[: len(now)], now, True)
+        x, y, scale = batch(np.arange(k), now)
+        here = {name: v[:k].detach().requires_grad_() for name, v in layers.items()}
+        with drawn, disable_saved_tensors_hooks("A batch has none."):
+            loss = self._losses(here, {name: v[:k] for name, v in fixed.items()}, x, y, scale).sum()
+        grads = torch.autograd.grad(loss, list(here.values()), materialize_grads=True)
+        if not self.training.ridge:
+            return list(grads)
+        decay = self.training.ridge * scale.sum(1)
+        return [g + decay.view(k, *(1,) * (g.ndim - 1)) * v.data for g, v in zip(grads, here.values(), strict=True)]
 
     @cached_property
     def _outputs(self) -> Callable[..., Tensor]:
@@ -140,12 +156,12 @@ class BatchedClients:
         fixed = {n: views[n].round().to(types[n]) if n in types else views[n] for n in self.fixed}
         return {n: views[n] for n in self.layers}, fixed
 
-    def gradient(self, theta: Tensor, rows: tuple[Any, Tensor, Tensor]) -> Tensor:
-        """Gradients (k, d); nothing for buffers."""
-        g = self._gradient(*self._cut(theta), *rows)
+    def gradient(self, theta: Tensor, by: Walk, batch: Batch) -> Tensor:
+        """Gradients (k, d) of the mean losses over the rows of the first step; nothing for buffers."""
+        grads = self._gradients(*self._cut(theta), by, by.draws.first, batch)
         out = torch.zeros_like(theta)
-        for place in self.of.parameters:
-            out[:, place.start : place.stop] = g[place.name].flatten(1)
+        for place, g in zip(self.of.parameters, grads, strict=True):
+            out[:, place.start : place.stop] = g.flatten(1)
         return out
 
     def walk(self, theta: Tensor, by: Walk, batch: Batch) -> Tensor:
@@ -154,9 +170,8 @@ class BatchedClients:
         stepper = Stepper(self.of, list(layers.values()), by, self.training)
         for s in range(int(by.steps.max(initial=0))):
             k = int(np.searchsorted(-by.steps, -s, side="left"))
-            rows = batch(np.arange(k), by.draws.first[:k] + (s if by.fresh else 0))
-            here = ({n: v[:k] for n, v in part.items()} for part in (layers, fixed))
-            stepper.step(list(self._gradient(*here, *rows).values()))
+            now = by.draws.first[:k] + (s if by.fresh else 0)
+            stepper.step(self._gradients(layers, fixed, by, now, batch))
         return theta
 
     @torch.no_grad()

@@ -39,8 +39,8 @@ class Deep(RowRanges):
 
     theta is one flat row of what moves: parameters that train in the module's order, then buffers (BatchNorm's
     statistics), which have no gradient and move with forward passes while a client trains. The rest of the module, its
-    ``base``, is held once, whatever has models on it. Several clients of one call run batched
-    (``batched``), or one after another. :meth:`of` and :meth:`of_clients` check a caller's rows; this class does not.
+    ``base``, is held once, whatever has models on it. Several clients of one call run batched, or one after another.
+    :meth:`of` and :meth:`of_clients` check a caller's rows; this class does not.
     """
 
     architecture: Architecture  # the module, its loss and its number type
@@ -104,7 +104,7 @@ class Deep(RowRanges):
             Numbers of what does not train, by layer; by default the module's own.
         batched : bool, optional
             Whether several clients run as one batch; by default where the model is small and has no convolutions.
-            Models with moving statistics, random numbers, or steps that depend on their numbers never do.
+            Models with moving statistics, numbers that no key draws, or steps that depend on their numbers never do.
         labels : sequence of str, optional
             What clients are called where something is wrong with their rows; by default 0, 1, ...
         **training
@@ -163,7 +163,7 @@ class Deep(RowRanges):
         for note in notes:
             warnings.warn(note, stacklevel=3)
         some, together = lo[hi > lo][:1], BatchedClients(of, how)
-        batched = batched and known and not (of.moving or of.random or of.mixes or of.hooked)
+        batched = batched and known and not (of.moving or of.random or of.mixes or of.mixes_in_training or of.hooked)
         batched = batched and (not len(some) or batches(together, rows, some))
         return cls(of, rows, w, lo, hi, how, sequential, together if batched else None, notes)
 
@@ -275,12 +275,8 @@ class Deep(RowRanges):
                 "This method sends gradients, which say nothing of BatchNorm's statistics: use a method that takes "
                 "steps at home (fedavg, ditto, ...), or a model with GroupNorm."
             )
-
-        def together(clients: BatchedClients, theta: Tensor, by: Walk, batch: Batch) -> Tensor:
-            return clients.gradient(theta, batch(np.arange(len(theta)), by.draws.first))
-
         one = Walk(np.ones(len(self)), np.ones(len(self), dtype=np.int64), draws)
-        return self._trained(theta, one, "A gradient of", together, SequentialClients.gradient)
+        return self._trained(theta, one, "A gradient of", BatchedClients.gradient, SequentialClients.gradient)
 
     def gradient(self, theta: npt.ArrayLike) -> Floats:
         """Gradients (m, d) of the losses at one theta (d,) or at one for each client (m, d)."""
@@ -295,21 +291,22 @@ class Deep(RowRanges):
     def _trained(self, theta: Floats, by: Walk, doing: str, together: Work, alone: Work) -> Floats:
         """What is made of theta (m, d) ``together``, by so many clients at a time, or else by each ``alone``."""
         self._need_targets()
-        out, total, draws = self._theta(theta), self.sizes(), by.draws
-        self.walked["rows"] = max(self.walked.get("rows", 0), draws.size)
-        size, found = np.full(len(self), draws.size) if draws.size else self.counts, torch.empty_like(out)
+        self.walked["rows"] = max(self.walked.get("rows", 0), by.draws.size)
+        out, total, draws, every = self._theta(theta), self.sizes(), by.draws, np.arange(len(self))
+        size = np.full(len(self), draws.size) if draws.size else self.counts
 
         def batched(clients: BatchedClients) -> None:
             for block in blocks(size, self.dim):
                 some = block[np.argsort(-by.steps[block], kind="stable")]
                 rows = self._batch(some, draws.keys, draws.size, total)
-                found[some] = together(clients, out[some], by.of(some), rows)
+                here = slice(None) if np.array_equal(some, every) else some  # of all, nothing is copied
+                out[here] = together(clients, out[here], by.of(some), rows)
 
         if self.batched is None or not self.batched.done(batched):
-            rows = self._batch(np.arange(len(self)), draws.keys, draws.size, total)
+            rows = self._batch(every, draws.keys, draws.size, total)
             with explained(self.rows, doing, self.starts):
-                found = alone(self.sequential, out, by, rows)
-        return np.asarray(found.cpu().numpy())
+                out = alone(self.sequential, self._theta(theta), by, rows)
+        return np.asarray(out.cpu().numpy())
 
     def _per_row(self, theta: npt.ArrayLike, what: What) -> Any:
         """What ``what`` says of every row, client after client (sum of counts, ...), without gradients.
@@ -331,7 +328,8 @@ class Deep(RowRanges):
         def alone() -> None:
             found[:] = self.sequential.per_row(at, self.rows, index, edges[[0, -1]] if one else edges, what)
 
-        done = self.batched is not None and not one and self.batched.done(together)
+        many = None if one or of.random_in_evaluation else self.batched
+        done = many is not None and many.done(together)
         if not done and (of.random_in_evaluation or not of.common.quiet(alone)):
             of.random_in_evaluation = True
             with self.sequential.workspace.generators.kept() as seed:

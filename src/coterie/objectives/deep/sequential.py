@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from coterie.errors import RAISED, CoterieError
 from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import MOVING, Architecture, named, put
 from coterie.objectives.deep.batched import Batch, What
+from coterie.objectives.deep.keyed_draws import drawing
 from coterie.objectives.deep.local_steps import Stepper, Training
 from coterie.objectives.deep.module_snapshot import Snapshot
 from coterie.objectives.deep.random_generators import Generators, Seed
@@ -117,13 +118,19 @@ class ModuleWorkspace:
         outputs: Tensor = self.call(x)
         return outputs.to(self.of.dtype) if self.of.half else outputs
 
-    def gradient(self, batch: tuple[Any, Tensor, Tensor], ridge: float) -> list[Tensor]:
-        """The gradients (1, ...) of the layers for the loss of some rows."""
+    def gradient(
+        self, batch: tuple[Any, Tensor, Tensor], ridge: float, drawn: AbstractContextManager[Any]
+    ) -> list[Tensor]:
+        """The gradients (1, ...) of the layers for the loss of some rows.
+
+        ``drawn`` is the context of the forward pass.
+        """
         x, y, scale = batch
         if not len(y):  # whose model rests, and its statistics too
             return [torch.zeros_like(layer)[None] for layer in self.layers]
         self.training(len(y))
-        loss = (self.of.loss(self.forward(x), y) * scale).sum()
+        with drawn:
+            loss = (self.of.loss(self.forward(x), y) * scale).sum()
         grads = list(torch.autograd.grad(loss, self.layers, materialize_grads=True))
         if ridge:
             decay = ridge * float(scale.sum())
@@ -185,15 +192,19 @@ class SequentialClients:
         else:
             list(_pool(cores).map(run, np.argsort(-work, kind="stable").tolist()))
 
+    def _gradient(self, i: int, step: int, by: Walk, batch: Batch, seed: Seed) -> list[Tensor]:
+        """Gradients of the layers of the model that is loaded, for the rows of a client's step."""
+        seed(int(by.draws.keys[i]), step)
+        drawn = drawing(self.of, by.draws.keys[i : i + 1], np.array([step]))
+        return self.workspace.gradient(_single(batch, i, step), self.training.ridge, drawn)
+
     def gradient(self, theta: Tensor, by: Walk, batch: Batch) -> Tensor:
         """Gradients (m, d) of the mean losses over the rows of the first step; nothing for buffers."""
         out = torch.zeros_like(theta)
 
         def one(i: int, seed: Seed) -> None:
-            workspace, first = self.workspace, int(by.draws.first[i])
-            workspace.load(theta[i])
-            seed(int(by.draws.keys[i]), first)
-            grads = workspace.gradient(_single(batch, i, first), self.training.ridge)
+            self.workspace.load(theta[i])
+            grads = self._gradient(i, int(by.draws.first[i]), by, batch, seed)
             views = self.of.views(out[i])
             for place, g in zip(self.of.parameters, grads, strict=True):
                 views[place.name].copy_(g[0])
@@ -211,9 +222,7 @@ class SequentialClients:
             layers = [layer.data[None] for layer in workspace.layers]
             stepper = Stepper(self.of, layers, by.of(np.array([i])), self.training)
             for s in range(int(by.steps[i])):
-                now = at + (s if by.fresh else 0)
-                seed(int(by.draws.keys[i]), now)
-                stepper.step(workspace.gradient(_single(batch, i, now), self.training.ridge))
+                stepper.step(self._gradient(i, at + (s if by.fresh else 0), by, batch, seed))
             workspace.unload(theta[i])
             if by.on is not None:  # statistics of layers that rest do, too
                 p, move = self.of.p, self.of.tensor(by.on)

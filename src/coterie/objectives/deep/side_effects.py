@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +19,11 @@ from coterie.errors import RAISED, CoterieError, listed
 from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import Architecture
 from coterie.objectives.deep.batched import SLOW, BatchedClients
+from coterie.objectives.deep.keyed_draws import KeyedDraws
 from coterie.objectives.deep.random_generators import Seed
 from coterie.objectives.deep.rows import Rows
 from coterie.objectives.deep.sequential import ModuleWorkspace, SequentialClients
+from coterie.objectives.gradient_steps import Draws, Walk
 
 ROWS = 8  # rows of a trial at most
 NEAR = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 3e-2}
@@ -44,7 +45,8 @@ class Trial:
         start = of.tensor(of.flat(other.module))
         made = _equal(start, of.tensor(of.start(0)))
         with workspace.generators.kept() as seed:
-            first, of.random = self._step(workspace, start, seed)
+            first, drew = self._step(workspace, start, seed)
+            of.random = of.random or drew
             evaluated = self._left(workspace, other, first[len(first) - of.d :], seed)
             moved = workspace.snapshot.changed()
             of.moving = of.moving or not _equal(first[len(first) - (of.d - of.p) :], start[of.p :])
@@ -53,6 +55,8 @@ class Trial:
             of.random = of.random or not _equal(first, self._step(workspace, start, seed, key=2)[0], of)
             of.random_in_evaluation = self._evaluates(start, seed)
             of.mixes = of.mixes or (not of.random_in_evaluation and self._mixes(start, seed))
+            if of.keyed and not (of.random or of.moving):  # by where in a batch a row stands, too
+                of.mixes_in_training = self._trains_mixed(start)
         of.random = of.random or bool(workspace.generators.held)
         of.random_in_evaluation = of.random_in_evaluation or bool(workspace.generators.held)
         with other.generators.kept() as seed:
@@ -72,6 +76,9 @@ class Trial:
                 "buffers of such numbers, with a first value, and they stay."
             )
 
+    def _drawing(self) -> KeyedDraws:
+        return KeyedDraws(np.ones(1, dtype=np.uint64), np.zeros(1, dtype=np.int64), self.sequential.of.device)
+
     def _step(
         self, workspace: ModuleWorkspace, start: Tensor, seed: Seed, anew: bool = True, key: int = 1
     ) -> tuple[Tensor, bool]:
@@ -84,7 +91,11 @@ class Trial:
         def run() -> None:
             x, y = self.rows.gather(self.index)
             scale = torch.full((len(y),), 1.0 / len(y), dtype=of.dtype, device=of.device)
-            grads = workspace.gradient((x, y, scale), 0.0)
+            drawing = self._drawing()
+            with self._drawing() as backward:  # what is computed anew there, as by checkpoints, would get other numbers
+                grads = workspace.gradient((x, y, scale), 0.0, drawing)
+            of.keyed = (of.keyed or drawing.calls > 0) and not backward.calls
+            of.random = of.random or backward.calls > 0
             after = start.clone()
             workspace.unload(after)
             found.append(torch.cat([*(g.flatten() for g in grads), after]))
@@ -129,19 +140,22 @@ class Trial:
         seed(1, 0)
         x, y = self.rows.gather(self.index)
         whole, part = (self.sequential.outputs(start, v).to(of.dtype) for v in (x, x[:some]))
-        if not _near(whole[:some], part, of) or (not (of.random or of.moving) and self._trains_mixed(start, x, some)):
+        trains = not (of.random or of.keyed or of.moving)
+        if not _near(whole[:some], part, of) or (trains and self._trains_mixed(start)):
             return True
         other = whole + torch.sin(torch.arange(whole.numel(), dtype=of.dtype, device=of.device)).view(whole.shape)
         return not _near(of.loss(other, y)[:some], of.loss(other[:some], y[:some]), of)
 
     @torch.no_grad()
-    def _trains_mixed(self, start: Tensor, x: Any, some: int) -> bool:
-        """The same of outputs in training mode."""
+    def _trains_mixed(self, start: Tensor) -> bool:
+        """Whether outputs of some rows in training mode are others where more rows are beside them."""
         of, workspace, found = self.sequential.of, self.sequential.workspace, []
+        x, some = self.rows.gather(self.index)[0], (len(self.index) + 1) // 2
         for rows in (x, x[:some]):
             workspace.load(start)
             workspace.training(len(rows))
-            found.append(workspace.forward(rows)[:some])
+            with self._drawing():
+                found.append(workspace.forward(rows)[:some])
         return not _near(found[0], found[1], of)
 
 
@@ -168,8 +182,9 @@ def batches(batched: BatchedClients, rows: Rows, index: Ints) -> bool:
         x, y = rows.gather(index[None])
         scale = torch.ones(x.shape[:2], dtype=of.dtype, device=of.device)
         theta = of.tensor(of.start(0))[None]
-        batched.gradient(theta, (x, y, scale))
-        batched.outputs(theta, x)
+        batched.gradient(theta, Walk(np.ones(1), np.ones(1, dtype=np.int64), Draws.of_all(1)), lambda *_: (x, y, scale))
+        if not of.random_in_evaluation:
+            batched.outputs(theta, x)
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
