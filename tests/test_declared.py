@@ -21,7 +21,7 @@ from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 from coterie.results.fit_options import Columns
 from coterie.runs.config_keys import SECTIONS
-from tests.docs.options_page import page
+from tests.docs.options_page import own, page
 
 SOURCE = Path(coterie.__file__).parent
 BAD = [
@@ -170,3 +170,9 @@ def test_every_row_of_the_table_of_methods_leads_somewhere(name):
 def test_the_page_is_that_of_the_declarations():
     written = (Path(__file__).parents[1] / "docs" / "options.md").read_text(encoding="utf-8")
     assert written == page(), "python tests/docs/options_page.py > docs/options.md"
+
+
+def test_the_page_shows_what_a_net_gets():
+    """Where the row of a method has another default than its class, or no class has one."""
+    assert "| `s` | a whole number from 1 | `5` |" in own(TRAINED["ditto"].method_class)
+    assert "| `0`; `20` for `fedavg-finetune` |" in page()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
 
 from coterie.deployment.column_types import SchemaColumn
@@ -14,6 +15,7 @@ from coterie.methods.clustered_l2gd.options import Options as Rounds
 from coterie.methods.collaboration.options import Options as Collaboration
 from coterie.methods.local_training.fit import Rounds as Training
 from coterie.methods.local_training.rounds import LocalTraining
+from coterie.methods.method import Method
 from coterie.methods.networks.options import Asked, Run, Similarity
 from coterie.methods.registry import METHODS, TRAINED
 from coterie.options import Checked, declared
@@ -25,8 +27,8 @@ COMMON = (Checked, LocalTraining)
 HEAD = """# Methods and options
 
 Made from the table of methods and from the declarations of options, which Python, the command and configurations share:
-what an option may be, what it is where it is left out, and what it says. A value that cannot be is refused in one
-sentence before any work.
+what an option may be, what it is where it is left out (of methods that train: what a net gets), and what it says. A
+value that cannot be is refused in one sentence before any work.
 """
 
 
@@ -38,7 +40,7 @@ def page() -> str:
     parts += [section("A main client and its collaborators: `rounds`", Collaboration)]
     parts += [section("A similarity network: `network`", Asked, Similarity), section("A run on it: `rounds`", Run)]
     parts += [section("Methods that train, on a table: `rounds`, beside their own options", Training)]
-    parts += [section("All methods that train over rounds", LocalTraining)]
+    parts += ["## All methods that train over rounds\n", *table(declared(LocalTraining).values(), ROUNDS)]
     classes = (cls for method in TRAINED.values() for cls in reversed(method.method_class.__mro__))
     parts += [own(cls) for cls in dict.fromkeys(cls for cls in classes if is_dataclass(cls) and cls not in COMMON)]
     parts += [section(f"Configuration of training: `[{name}]`", cls) for name, cls in SECTIONS.items()]
@@ -72,21 +74,42 @@ def own(cls: type) -> str:
     base = cls.__mro__[1]
     above = declared(base) if is_dataclass(base) else {}
     rows = [row for key, row in declared(cls).items() if key not in above]
-    names = ", ".join(f"`{name}`" for name, method in TRAINED.items() if method.method_class is cls)
+    of = [method for method in TRAINED.values() if method.method_class is cls]
+    names = ", ".join(f"`{method.name}`" for method in of)
     beside = "" if base is LocalTraining or not above else f"; and those of `{base.__name__}`"
-    return "\n".join([f"### {names or f'`{cls.__name__}`'}{beside}", "", *table(rows)]) if rows else ""
+    of = of or [method for method in TRAINED.values() if issubclass(method.method_class, cls)]
+    return "\n".join([f"### {names or f'`{cls.__name__}`'}{beside}", "", *table(rows, of)]) if rows else ""
 
 
-def table(rows) -> Iterator[str]:
+ROUNDS = [method for method in TRAINED.values() if issubclass(method.method_class, LocalTraining)]
+
+
+def table(rows, of: Sequence[Method] = ()) -> Iterator[str]:
+    """Options as lines, with what nets of these methods get where they are left out."""
     yield from ("| option | may be | default | what it says |", "|---|---|---|---|")
     for row in rows:
-        default = "needed" if row.default is inspect.Parameter.empty else f"`{plain(row.default)}`"
-        yield "| " + " | ".join(cell(v) for v in (f"`{row.name}`", row.allowed, default, row.option.text)) + " |"
+        found = defaults(row, of)
+        yield "| " + " | ".join(cell(v) for v in (f"`{row.name}`", row.allowed, found, row.option.text)) + " |"
     yield ""
+
+
+def defaults(row, of: Sequence[Method]) -> str:
+    """What most of the methods that take an option get, and which others get what."""
+    taking = [method for method in of if row.name in method.hyper_parameters]
+    each = {method.name: plain(method.defaults.get(row.name, row.default)) for method in taking}
+    usual = Counter(each.values()).most_common(1)[0][0] if each else plain(row.default)
+    others = {value: [f"`{name}`" for name in each if each[name] == value] for value in each.values() if value != usual}
+    return "; ".join([quoted(usual), *(f"{quoted(value)} for {', '.join(names)}" for value, names in others.items())])
+
+
+def quoted(value: str) -> str:
+    return value if value == "needed" else f"`{value}`"
 
 
 def plain(value) -> str:
     """A default as a user would write it."""
+    if value is inspect.Parameter.empty:
+        return "needed"
     if isinstance(value, str):
         return f'"{value}"'
     return repr(value) if isinstance(value, (int, float, tuple, dict, type(None))) else type(value).__name__
