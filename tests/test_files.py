@@ -115,6 +115,13 @@ def test_what_killed_writers_left_is_swept(tmp_path):
     (tmp_path / ".hidden.part").touch()
     files.sweep(tmp_path, "[a]")
     assert [n.split(".")[1] for n in names(tmp_path) if n.startswith(".")] == ["a", "b", "hidden"]
+    files.need_writable(tmp_path / "b", tmp_path)  # the next writer of it
+    assert [n.split(".")[1] for n in names(tmp_path) if n.startswith(".")] == ["a", "hidden"]
+    with files.replacing(tmp_path / "c") as partial:  # who still writes is left alone
+        files.write(tmp_path / "c", [b"3"])
+        files.sweep(tmp_path)
+        assert names(tmp_path) == [partial.name, ".hidden.part", "[a]", "a", "b", "c"]
+    (tmp_path / "c").unlink()
     files.sweep(tmp_path)
     assert names(tmp_path) == [".hidden.part", "[a]", "a", "b"]
 

@@ -89,7 +89,11 @@ def plain(value: Any) -> Any:
 
 
 def need_writable(path: Path, folder: Path) -> None:
-    """A CoterieError where no file can be made in a folder for ``path``: permissions may say otherwise, as of /proc."""
+    """A CoterieError where no file can be made in a folder for ``path``: permissions may say otherwise, as of /proc.
+
+    What writers of it that were killed left there is removed.
+    """
+    sweep(folder, path.name)
     probe = folder / f".{os.urandom(4).hex()}{_PART}"
     try:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -103,16 +107,16 @@ def need_writable(path: Path, folder: Path) -> None:
 def replacing(path: Path, *, mode: int = 0o666, durable: bool = True) -> Iterator[Path]:
     """An empty file beside ``path``, for others to write, which takes its name at the end; as :func:`write`."""
     partial = path.with_name(f".{path.name}.{os.urandom(4).hex()}{_PART}")
-    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
-    try:
-        yield partial
-        if durable:
-            _sync(partial, os.O_RDWR)
-        os.replace(partial, path)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink()
-        raise
+    with _in_use(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode):
+        try:
+            yield partial
+            if durable:
+                _sync(partial, os.O_RDWR)
+            os.replace(partial, path)
+        except BaseException:
+            with suppress(OSError):
+                partial.unlink()
+            raise
     if durable:
         sync(path.parent)
 
@@ -132,9 +136,30 @@ def _sync(path: Path, flags: int) -> None:
 
 
 def sweep(folder: Path, name: str | None = None) -> None:
-    """Remove what writers of a file (None: of any) that were killed left in a folder; for who alone writes there."""
+    """Remove what writers of a file (None: of any) that were killed left in a folder; others hold locks on theirs."""
     for partial in folder.glob(f".{'*' if name is None else escape(name)}.????????{_PART}"):
-        partial.unlink(missing_ok=True)
+        with suppress(OSError), _in_use(partial, os.O_RDWR):  # another is writing it, or has removed it
+            partial.unlink()
+
+
+@contextmanager
+def _in_use(partial: Path, flags: int, mode: int = 0o600) -> Iterator[None]:
+    """Open a file, and hold a lock on it; an OSError where another holds one."""
+    file = os.open(partial, flags, mode)
+    if fcntl is None:  # an open file is neither renamed nor removed there
+        os.close(file)
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:  # a disk that cannot lock
+            pass
+        yield
+    finally:
+        os.close(file)
 
 
 def append(file: int, data: bytes, *, durable: bool = False) -> None:

@@ -105,7 +105,10 @@ def test_a_killed_process_is_resumed(folder):
 def test_a_run_is_resumed_by_the_command(folder):
     assert coterie("fit", "digits.toml", "--out", "cut").code == 0
     changed("rounds = 4", "rounds = 7")
+    for draft in ("ditto-seed0/.checkpoint", ".training-0123456789abcdef.safetensors", ".metrics.csv"):
+        (folder / "cut" / f"{draft}.01234567.part").touch()  # as a process leaves them that is killed while it writes
     assert coterie("fit", "digits.toml", "--out", "cut", "--resume").code == 0
+    assert not list((folder / "cut").rglob(".*.part"))
     assert coterie("fit", "digits.toml", "--out", "straight").code == 0
     one, other = load("cut"), load("straight")
     assert (one.theta == other.theta).all()

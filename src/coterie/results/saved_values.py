@@ -157,6 +157,7 @@ class Form:
         about = {"format": self.format, "version": __version__, **document}
         text = json.dumps(about | {"arrays": arrays}, allow_nan=False, indent=1)
         folder.mkdir(parents=True, exist_ok=True)
+        files.sweep(folder)
         mode = folder.stat().st_mode & 0o666
         files.write(folder / arrays["file"], [content], mode=mode)
         files.write(folder / self.file, [text.encode()], mode=mode)
