@@ -80,6 +80,11 @@ def listed(items: Iterable[object], limit: int = 5) -> str:
     return f"{text} and {rest:,} more" if rest > 0 else text
 
 
+def plural(n: int, noun: str) -> str:
+    """So many in words: "1 row", "7,185 rows"."""
+    return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
 def shortened(text: str, limit: int = 300) -> str:
     """A text of at most ``limit`` characters: of a longer one the beginning and the end, and how much is left out."""
     if len(text) <= limit:

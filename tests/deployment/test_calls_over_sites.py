@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -62,9 +63,9 @@ def test_a_comparison_over_sites_is_that_of_one_table(place):
 
 
 def test_a_comparison_over_sites_is_written_down_with_its_methods(place):
-    found = api.compared(place, FORMULA, methods=["hierarchical", "james-stein"], seed=3)
+    found = api.compared(place, FORMULA, methods=["own-intercept", "james-stein"], seed=3)
     written = found.config()
-    assert written["method"] == {"name": "auto", "compare": ["hierarchical", "james-stein"]}
+    assert written["method"] == {"name": "auto", "compare": ["own-intercept", "james-stein"]}
     again = coterie.fit(written)
     assert again.config() == written and again.method == found.method
     pd.testing.assert_frame_equal(again.comparison.drop(columns="seconds"), found.comparison.drop(columns="seconds"))
@@ -72,7 +73,7 @@ def test_a_comparison_over_sites_is_written_down_with_its_methods(place):
     np.testing.assert_array_equal(same["loss_rows"], found.comparison["loss_rows"])
 
 
-DRAWN = {"async-l2gd": {"steps": 40, "batch": 3}, "fedavg": {"rounds": 3, "B": 3, "C": 0.5}}
+DRAWN = {"async-l2gd": {"steps": 12, "batch": 3}, "fedavg": {"rounds": 3, "B": 3, "C": 0.5}}
 
 
 @pytest.mark.parametrize("seed", [{}, {"seed": 7}])
@@ -137,6 +138,14 @@ def test_the_command_shows_what_it_shows_of_a_table_and_keeps_it(place, tmp_path
     assert pd.read_csv(tmp_path / "c.csv")["method"].tolist() == kept.comparison.index.tolist()
     ran = command("fit", *asked, "--json")
     assert ran.code == 0 and all(line.startswith("{") for line in ran.out.splitlines())
+
+
+def test_a_run_that_sites_keep_and_the_coordinator_does_not_needs_another_name(place):
+    coterie.fit(place, FORMULA, method="pooled")
+    shutil.rmtree(place / "coordinator" / "runs")
+    with pytest.raises(CoterieError, match=r"keep a run 'pooled-1' .* no record of.* another name \(--name\)\.$"):
+        coterie.fit(place, FORMULA, method="pooled")
+    assert coterie.fit(place, FORMULA, method="pooled", engine={"name": "other"}).method == "pooled"
 
 
 SLIPS = [

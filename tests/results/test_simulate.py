@@ -191,6 +191,20 @@ def test_what_cannot_be_bootstrapped_is_refused(tmp_path: Path) -> None:
         coterie.bootstrap(fit, n=2, processes=0)
 
 
+def test_draws_whose_statistic_is_no_number_are_said_and_are_not_most() -> None:
+    fit = fitted(cluster=())
+
+    def root(least: float) -> Any:
+        return lambda r: {"root": np.nan if r is not fit and r.global_coefficients["estimate"][0] < least else 1.0}
+
+    drawn = coterie.bootstrap(fit, lambda r: r.global_coefficients["estimate"][0], n=5).replicates[0].sort_values()
+    boot = coterie.bootstrap(fit, root(drawn.iloc[1:3].mean()), n=5)
+    assert boot.interval().loc["root", ["draws", "upper"]].tolist() == [3, 1.0]
+    assert "5 parametric bootstrap samples; root is no number in 2, which are left out" in repr(boot)
+    with pytest.raises(coterie.CoterieError, match=r"'root' is a number in 2 of 5 samples, too few for an interval"):
+        coterie.bootstrap(fit, root(drawn.iloc[2:4].mean()), n=5)
+
+
 def test_fits_that_fail_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     fit, refit = fitted(cluster=()), simulate.refit
 

@@ -12,7 +12,7 @@ import typer
 from coterie.cli.declared_options import Force, new_file
 from coterie.cli.outputs import check_table, write_table
 from coterie.cli.terminal import Group, say, width
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, plural
 from coterie.families import DEFAULT
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def fetch(
         raise CoterieError(f"'{file}' is there already; name another file with --out.")
     check_table(file, [], force, "data")
     df = fetch(entry.name)
-    write_table(df, file, "data", f"Wrote {len(df):,} rows to {file}.")
+    write_table(df, file, "data", f"Wrote {plural(len(df), 'row')} to {file}.")
 
 
 def commands(entry: Entry) -> list[str]:

@@ -15,7 +15,7 @@ from coterie.cli import fit_over_sites as o
 from coterie.cli.declared_options import takes
 from coterie.cli.terminal import Group, say, width
 from coterie.cli.terminal import status as waiting
-from coterie.errors import CoterieError, fitting
+from coterie.errors import CoterieError, fitting, plural
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -137,7 +137,7 @@ def show(found: Preview) -> None:
     for item in found.leaving:
         what = f"{item.kind} {item.work}".rstrip()
         holds = "\n".join(f"{name}: {shape}" for name, shape in item.values.items())
-        covers = "" if item.covers is None else f"{item.covers:,} rows"
+        covers = "" if item.covers is None else plural(item.covers, "row")
         grid.add_row(what, holds, f"{item.answers:,}", f"{item.bytes:,}", covers)
     Console(width=width(), markup=False, highlight=False).print(grid)
     print()

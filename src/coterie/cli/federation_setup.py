@@ -16,7 +16,7 @@ from coterie.cli.fit_over_sites import SiteFolder
 from coterie.cli.outputs import check_folder
 from coterie.cli.terminal import say, status
 from coterie.deployment.federation_toml import FEDERATION, SCHEMA, SITE, Config
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, plural
 from coterie.options import declared, of
 
 MinGroup = Annotated[
@@ -78,7 +78,7 @@ def init(
     agreed = None if schema is None else Schema.read(schema)
     with status("Making certificates and keys ..."):
         folders.init(folder, config, tables, agreed, min_group, tuple(allow or ()), rules)
-    say(f"Wrote federation '{config.name}' of {len(config.sites)} sites over {config.engine} to {folder}.")
+    say(f"Wrote federation '{config.name}' of {plural(len(config.sites), 'site')} over {config.engine} to {folder}.")
     say(f"Send each site its own folder {folder}/sites/<name> over a confidential channel; keep the rest.")
     if (hidden := secure_sum_setup.settings(config)) is not None:
         say(hidden.promise(len(config.sites)))
@@ -156,7 +156,7 @@ def schema(
         say(f"Note: {note}")
     kinds = Counter(column.kind for column in found.columns.values())
     counts = ", ".join(f"{n} {kind.name if n == 1 else kind.plural}" for kind, n in kinds.items())
-    say(f"Wrote {len(found.columns)} columns ({counts}) to {out}.")
+    say(f"Wrote {plural(len(found.columns), 'column')} ({counts}) to {out}.")
     say("Look through it: write the units and, where you know them, the smallest and largest values allowed.")
 
 
@@ -192,5 +192,5 @@ def identity(
         say(f"With theirs: coterie federation identity {shlex.quote(str(home))} *.pub")
         return
     fingerprint = secure_sum_setup.pin(home, config, secure_sum_setup.read(public))
-    say(f"Pinned the identities of {len(config.sites)} sites: {fingerprint}")
+    say(f"Pinned the identities of {plural(len(config.sites), 'site')}: {fingerprint}")
     say("Compare this fingerprint with every other site, by a way that the coordinator does not control.")

@@ -19,7 +19,7 @@ from coterie.cli.declared_options import TABLES, Force, new_file, own_option, pl
 from coterie.cli.outputs import check_folder, check_page, check_table, need_room, our_document, our_page, write_table
 from coterie.cli.terminal import say, status, width
 from coterie.deployment.federation_toml import LONGEST, is_federation
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -272,11 +272,11 @@ def keep(result: FitResult, out: Path, force: bool) -> None:
 def what_was_read(df: pd.DataFrame, table: Path, labels: list[str]) -> str:
     """Rows, clients and clusters of the table in one sentence."""
     from coterie.data.labels import encode
-    from coterie.report.words import one, several
+    from coterie.report.words import counted, several
 
     sizes = {name: len(encode(df[name]).labels) for name in labels}
-    groups = [f"{size:,} {one(name) if size == 1 else several(name)}" for name, size in sizes.items() if size]
-    rows = f"{len(df):,} row{'s' * (len(df) != 1)}"
+    groups = [counted(size, name) for name, size in sizes.items() if size]
+    rows = plural(len(df), "row")
     return f"Read {rows} of {' in '.join(groups) or 'no ' + several(labels[0])} from {table}."
 
 

@@ -13,7 +13,7 @@ from coterie.cli.declared_options import Force, ModelPath, TablePath, load_model
 from coterie.cli.fit_and_compare import what_was_read
 from coterie.cli.outputs import check_page, check_table, wrote
 from coterie.cli.terminal import say, status
-from coterie.errors import CoterieError, listed, nearest
+from coterie.errors import CoterieError, listed, nearest, plural
 from coterie.results.fit_options import Prediction
 
 if TYPE_CHECKING:
@@ -115,9 +115,9 @@ def sentences(answers: pd.DataFrame) -> Iterator[str]:
     by = [f"{count:,} by {name}" for name, count in counts.items() if not name.startswith(NOTHING)]
     why = [f"{count:,} for {n.removeprefix(NOTHING)}" for n, count in counts.items() if n.startswith(NOTHING)]
     empty = sum(count for name, count in counts.items() if name.startswith(NOTHING))
-    yield f"Predicted {len(answers) - empty:,} rows{': ' if by else ''}{', '.join(by)}."
+    yield f"Predicted {plural(len(answers) - empty, 'row')}{': ' if by else ''}{', '.join(by)}."
     if empty:
-        yield f"Left {empty:,} row{'s' * (empty > 1)} empty: {', '.join(why)}."
+        yield f"Left {plural(empty, 'row')} empty: {', '.join(why)}."
     yield from (f"Note: {note}" for note in answers.attrs["notes"])
 
 

@@ -14,7 +14,7 @@ from coterie.data.columns import at_rows
 from coterie.data.labels import Coded, encode
 from coterie.data.table import Table, to_pandas
 from coterie.data.table_files import read_table
-from coterie.errors import CoterieError, listed, nearest
+from coterie.errors import CoterieError, listed, nearest, plural
 
 _FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".feather")
 
@@ -144,7 +144,9 @@ def at_levels(clusters: Any, levels: list[str]) -> dict[str, Any]:
     if set(columns) <= set(levels):
         return columns
     if len(columns) != len(levels):
-        raise CoterieError(f"clusters has {len(columns)} columns; the model has the levels {', '.join(levels)}.")
+        raise CoterieError(
+            f"clusters has {plural(len(columns), 'column')}; the model has the levels {', '.join(levels)}."
+        )
     return dict(zip(levels, columns.values(), strict=True))
 
 
@@ -163,7 +165,7 @@ def same_length(columns: dict[str, Any], n: int) -> None:
         if not hasattr(values, "__len__") or len(getattr(values, "shape", (n,))) != 1:
             raise CoterieError(f"{what} must be one column with a label for each row, not {type(values).__name__}.")
         if len(values) != n:
-            raise CoterieError(f"{what} has {len(values):,} labels; X has {n:,} rows.")
+            raise CoterieError(f"{what} has {plural(len(values), 'label')}; X has {plural(n, 'row')}.")
 
 
 def as_list(columns: Column | Sequence[Column] | None) -> list[Column]:
@@ -179,7 +181,7 @@ def take_columns(X: Any, client: list[Column], clusters: list[Column]) -> tuple[
     left: Any
     taken: list[Any]
     if len(client) > 1:
-        raise CoterieError(f"client_column names {len(client)} columns; a client has one label.")
+        raise CoterieError(f"client_column names {plural(len(client), 'column')}; a client has one label.")
     if hasattr(X, "columns"):
         frame = to_pandas(X)
         names = [str(frame.columns[c]) if isinstance(c, (int, np.integer)) else c for c in columns]
@@ -203,7 +205,7 @@ def columns_named(every: Sequence[str], columns: Sequence[Column], what: str) ->
     """Columns, given by name or position, by name."""
     for column in columns:
         if not isinstance(column, str) and not -len(every) <= column < len(every):
-            raise CoterieError(f"{what} names column {column}; X has {len(every)} columns.")
+            raise CoterieError(f"{what} names column {column}; X has {plural(len(every), 'column')}.")
     return tuple(c if isinstance(c, str) else every[c] for c in columns)
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from coterie.data.array_input import cluster_columns, coded_labels
 from coterie.data.columns import at_rows
 from coterie.data.labels import label_ids, spelling_notes
-from coterie.errors import CoterieError, listed
+from coterie.errors import CoterieError, listed, plural
 
 if TYPE_CHECKING:
     from coterie.data.labels import Coded, Labels
@@ -93,7 +93,7 @@ class Clients:
         """The same clients with the sorted rows of a mask (n,) alone; a client may be left without rows."""
         mask = np.asarray(mask, dtype=bool)
         if mask.shape != self.y.shape:
-            raise CoterieError(f"The mask has {mask.size:,} entries; there are {len(self.y):,} rows.")
+            raise CoterieError(f"The mask has {mask.size:,} entries; the table has {plural(len(self.y), 'row')}.")
         before = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
         rows = {name: getattr(self, name)[mask] for name in ("X", "y", "offset", "weights", "order")}
         return replace(self, starts=before[self.starts], stops=before[self.stops], **rows)
@@ -141,7 +141,7 @@ class Clients:
         vectors = {what: _finite(values, what) for what, values in given.items()}
         for what, values in vectors.items():
             if values.shape != (n,):
-                raise CoterieError(f"{what} has shape {values.shape}; X has {n:,} rows.")
+                raise CoterieError(f"{what} has shape {values.shape}; X has {plural(n, 'row')}.")
         if np.any(vectors["weights"] < 0):
             raise CoterieError(
                 f"weights has {int((vectors['weights'] < 0).sum()):,} negative values: make them 0 or more."
@@ -152,7 +152,9 @@ class Clients:
         notes = tuple(note for what, c in columns for note in spelling_notes(what, c.labels, c.joined))
         names = tuple(terms) if terms is not None else tuple(f"x{j}" for j in range(p))
         if len(names) != p:
-            raise CoterieError(f"There are {len(names)} terms for the {p} columns of X: name each column.")
+            raise CoterieError(
+                f"{plural(len(names), 'name')} of terms cannot name {plural(p, 'column')} of X: name each."
+            )
         if not tree.presorted:
             design = design[tree.order]
             vectors = {k: v[tree.order] for k, v in vectors.items()}
@@ -257,7 +259,7 @@ def _parents(name: str, child: Coded, parent_name: str, parent: Coded) -> Ints:
         cases = [f"{child.labels[c]!s} in {listed(map(str, h))}" for c, h in zip(bad, homes, strict=False)]
         more = f"; and {len(bad) - 3:,} more" if len(bad) > 3 else ""
         raise CoterieError(
-            f"{len(bad):,} of {len(child.labels):,} labels of '{name}' are in more than one '{parent_name}': "
+            f"{len(bad):,} of {plural(len(child.labels), 'label')} of '{name}' are in more than one '{parent_name}': "
             f"{'; '.join(cases)}{more}. Correct them or, if they are different ones that share a label, "
             f"join '{parent_name}' and '{name}' into a new column and use it instead of '{name}'. "
             f"If the groups cross, name '{name}' alone, with C({parent_name}) in the formula."

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.data.labels import Coded, Labels, code, encode, factorize, label_text, tidied
-from coterie.errors import CoterieError, listed
+from coterie.errors import CoterieError, listed, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +51,7 @@ def rows_text(rows: npt.NDArray[np.intp], limit: int = 5) -> str:
     if len(rows) == 1:
         return f"1 row (data row {rows[0] + 1})"
     first = ", ".join(str(r + 1) for r in rows[:limit])
-    return f"{len(rows):,} rows (data rows {first}{', ...' if len(rows) > limit else ''})"
+    return f"{plural(len(rows), 'row')} (data rows {first}{', ...' if len(rows) > limit else ''})"
 
 
 class Column:

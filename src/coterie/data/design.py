@@ -21,7 +21,7 @@ from coterie.data.formula import Parsed, column_kinds, limit_columns, outcome_le
 from coterie.data.formula_terms import compute_terms, state_from_json, state_to_json
 from coterie.data.labels import resembling, tidied
 from coterie.data.table import Table
-from coterie.errors import CoterieError, listed
+from coterie.errors import CoterieError, listed, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -321,7 +321,7 @@ def _used(rows: Ints | None, n: int) -> Bools:
 
 def _unseen_levels(column: Column, unseen: Bools, known: tuple[str, ...]) -> str:
     counts = column.series[unseen].astype(str).value_counts()
-    cases = [f"{level!r} ({count:,} row{'s' * (count > 1)})" for level, count in counts.items()]
+    cases = [f"{level!r} ({plural(count, 'row')})" for level, count in counts.items()]
     pairs = resembling(column.labels.take(unseen).labels, np.array(known, dtype=object))
     return (
         f"Column '{column.name}' has levels that the fitted table did not have: {listed(cases, 3)}, in "

@@ -16,7 +16,7 @@ from coterie.data.design import Design
 from coterie.data.formula import Parsed, column_kinds, formula_notes, parse
 from coterie.data.labels import Coded, spelling_notes
 from coterie.data.table import Table, as_name, as_names
-from coterie.errors import CoterieError, NoRows, listed
+from coterie.errors import CoterieError, NoRows, listed, plural
 from coterie.families import Family, family_named, names_of
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def sound_rows(
     rows = np.flatnonzero(~bad).astype(np.int64)
     if len(rows) == 0:
         raise NoRows(f"No row is left without missing values: {sentence}.{remedy}")
-    return rows, [f"{len(table) - len(rows):,} of {len(table):,} rows were left out: {sentence}.{remedy}"]
+    return rows, [f"{len(table) - len(rows):,} of {plural(len(table), 'row')} were left out: {sentence}.{remedy}"]
 
 
 def _tree(
@@ -337,4 +337,6 @@ def weighing_rows(table: Table, name: str, rows: Ints | None) -> tuple[Ints | No
     if weights.all():
         return rows, []
     kept = here[weights > 0]
-    return kept, [f"{len(here) - len(kept):,} of {len(table):,} rows were left out: their weight ('{name}') is 0."]
+    return kept, [
+        f"{len(here) - len(kept):,} of {plural(len(table), 'row')} were left out: their weight ('{name}') is 0."
+    ]

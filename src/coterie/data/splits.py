@@ -15,7 +15,7 @@ from coterie.data.labels import encode, label_ids
 from coterie.data.partition import Partition
 from coterie.data.sort_keys import sort_keys
 from coterie.data.table import Table
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, plural
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.numerics.keyed_random import uniform, uniform_rows
 
@@ -213,8 +213,8 @@ def split_keys(
     least, most = (f.reduceat(order, clients.starts) for f in (np.minimum, np.maximum))
     if still := int(((least == most) & (clients.counts > 1)).sum()):
         notes.append(
-            f"All rows of {still:,} of {len(clients):,} clients ({clients.name}) have the same '{order_by}': those "
-            "held out are the last in the table."
+            f"All rows of {still:,} of {plural(len(clients), 'client')} ({clients.name}) have the same '{order_by}': "
+            "those held out are the last in the table."
         )
     return order, groups, notes
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coterie.data.columns import Column, Kind
 from coterie.data.labels import label_ids
-from coterie.errors import CoterieError, listed, nearest
+from coterie.errors import CoterieError, listed, nearest, plural
 from coterie.options import shown
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Table:
         if not counts:
             return ""
         whole = len(self) == word["rows"]
-        said = [f"{t!r} ({n:,} row{'s' * (n > 1)})" if whole else repr(t) for t, n in counts.items()]
+        said = [f"{t!r} ({plural(n, 'row')})" if whole else repr(t) for t, n in counts.items()]
         return f"the file says {listed(said, 5)}"
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from coterie import files
 from coterie.data.table import need_distinct, to_pandas
-from coterie.errors import CoterieError, NoRows, nearest
+from coterie.errors import CoterieError, NoRows, nearest, plural
 
 _STARTS = {b"PAR1": "a Parquet", b"ARROW1": "a Feather", b"PK\x03\x04": "an NPZ or Excel", b"\x1f\x8b": "a gzip"}
 _MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -88,7 +88,9 @@ def _check_head(file: Path, form: dict[str, Any]) -> None:
         raise CoterieError(_other_mark(file, mark))
     need_distinct(n for n in names if n)
     if width > len(names):  # pandas would take what has no name for row labels
-        raise CoterieError(f"The rows of '{file}' have {width} values, its first line only {len(names)} names.")
+        raise CoterieError(
+            f"The rows of '{file}' have {plural(width, 'value')}, its first line only {len(names)} names."
+        )
 
 
 def _opened(file: Path, mode: str, **how: Any) -> Any:
@@ -323,7 +325,9 @@ def _npz(file: Path) -> pd.DataFrame:
     columns: list[tuple[str, npt.NDArray[Any]]] = []
     for name, array in arrays.items():
         if array.ndim not in (1, 2):
-            raise CoterieError(f"The array '{name}' in '{file}' has {array.ndim} dimensions; a table has one or two.")
+            raise CoterieError(
+                f"The array '{name}' in '{file}' has {plural(array.ndim, 'dimension')}; a table has one or two."
+            )
         if array.ndim == 1:
             columns.append((name, array))
             continue

@@ -16,7 +16,7 @@ from typing import Any
 from coterie import files
 from coterie.engines.checkpoint_and_journal import write_durable
 from coterie.engines.coordinator import Exchanged
-from coterie.errors import CoterieError, shortened
+from coterie.errors import CoterieError, plural, shortened
 
 LOG, STATUS = "log.jsonl", "status.json"
 AGAIN = "goes on in a new job"  # state of a run whose job ended and is followed by another
@@ -164,7 +164,7 @@ def _words(entry: Mapping[str, Any]) -> str:
         missing = "; ".join(f"{site} missing: {why}" for site, why in entry["missing"].items())
         return (
             f"{clock}  exchange {entry['exchange']}  {entry['kind']} {entry['work']}  "
-            f"{len(entry['answered'])} of {entry['asked']} sites  {_size(entry['bytes_down'])} down  "
+            f"{len(entry['answered'])} of {plural(entry['asked'], 'site')}  {_size(entry['bytes_down'])} down  "
             f"{_size(entry['bytes_up'])} up  {entry['seconds']:.2f} s{f'  {missing}' if missing else ''}"
         )
     what = " ".join(str(entry[k]) for k in ("kind", "work") if entry.get(k))
@@ -174,7 +174,7 @@ def _words(entry: Mapping[str, Any]) -> str:
             return f"{clock}  {number}  {what}  {trouble}: {entry[trouble]}"
     parts = [f"{clock}  {number}  {what}"]
     parts += [", ".join(f"{name} {shape}" for name, shape in entry.get("values", {}).items())]
-    parts += [f"covers {entry['covers']:,} rows at least"] if "covers" in entry else []
+    parts += [f"covers {plural(entry['covers'], 'row')} at least"] if "covers" in entry else []
     return "  ".join([p for p in parts if p] + [f"{_size(entry['bytes'])} out", f"{entry['seconds']:.2f} s"])
 
 

@@ -56,6 +56,8 @@ def measure(value: Any, n: int, k: int) -> tuple[float, float]:
 
     A CoterieError for a value that cannot travel, or one not aligned with ``n`` requests or ``k`` clusters.
     """
+    if isinstance(value, np.ndarray | Ragged):
+        return float(nbytes(value)), 0.0
     if value is None or isinstance(value, _PLAIN):
         return (len(value) if isinstance(value, str | bytes) else 8.0), 0.0
     if isinstance(value, PerRow | PerCluster):
@@ -66,8 +68,6 @@ def measure(value: Any, n: int, k: int) -> tuple[float, float]:
                 raise CoterieError(f"{type(value).__name__} needs one row for each {what} ({length}).")
             size += sum(nbytes(a) for a in array) if isinstance(array, list) else nbytes(array)
         return (0.0, size) if isinstance(value, PerRow) else (size / max(k, 1), 0.0)
-    if isinstance(value, np.ndarray | Ragged):
-        return float(nbytes(value)), 0.0
     if isinstance(value, Mapping):
         parts = [measure(v, n, k) for v in value.values()]
     elif isinstance(value, list | tuple):

@@ -15,13 +15,14 @@ from coterie.engines.client_work_and_state import BLOCK, Runner, Store
 from coterie.engines.header_compression import CoordinatorLink
 from coterie.engines.message_checks import NUMBERED, Refusal, failed, need_form, numbers
 from coterie.engines.routing import unequal
-from coterie.errors import CoterieError, fitting
+from coterie.errors import CoterieError, fitting, plural
 from coterie.federation import Array, Ints, Site, State, Work, find_work
 
 if TYPE_CHECKING:
     from coterie.engines.secure_sum import SecureSite
 
 Exchange = list[int]  # [life of the coordinator, number within it]
+NO_RECORD = "the coordinator has no record of this run"
 
 
 class Node:
@@ -145,9 +146,10 @@ class Node:
             self._store.forget()
             self._pending = None
         else:
+            whose = f"the coordinator counted {counted[1]} of another course" if counted[1] else NO_RECORD
             raise Refusal(
-                f"{self._name} stands at exchange {self._committed[1]} and the coordinator counted {counted[1]} "
-                "of another course: give a new run another name, restore a mark, or begin with empty folders."
+                f"{self._name} stands at exchange {self._committed[1]} and {whose}: give a new run another name, "
+                "restore a mark, or begin with empty folders."
             )
 
     def _work(self, request: dict[str, Any], total: bool) -> bytes:
@@ -159,7 +161,9 @@ class Node:
         plan = self._run.planned(rows, cut, renumber=True)
         labels = plan.clusters if isinstance(by, str) else None if by is None else by.astype(np.int64)
         if labels is not None and len(labels) != plan.n:
-            raise CoterieError(f"A sum by {len(labels)} groups was asked of {plan.n} clients: each has one.")
+            raise CoterieError(
+                f"A sum by {plural(len(labels), 'group')} was asked of {plural(plan.n, 'client')}: each has one."
+            )
         if self._min_group:
             one_by_one = np.zeros(plan.n, np.int64) if total else np.arange(plan.n)
             self._need_rows(rows, one_by_one if labels is None else labels)

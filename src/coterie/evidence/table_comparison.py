@@ -14,6 +14,7 @@ import pandas as pd
 
 from coterie.data.clients import Clients
 from coterie.data.splits import Splits
+from coterie.errors import plural
 from coterie.evidence.comparison import BASELINES, UNITS, Comparison, interval_columns
 from coterie.evidence.intervals import Triple, interval, less, losing, median_ratio, statistic
 from coterie.families import Family
@@ -232,7 +233,7 @@ class TableComparison(Comparison):
         each, best = {name: float(v.sum() / self.weight.sum()) for name, v in self.losses.items()}, self.best
         shown = [name for name in each if name in (*BASELINES, recommended) and name != best]
         others = [f"{each[name]:.4g} for {name}" for name in shown]
-        held = "the latest rows" if splits.order is not None else f"{splits.count} split{'s' * (splits.count > 1)}"
+        held = "the latest rows" if splits.order is not None else plural(splits.count, "split")
         text = "It has"
         if best != recommended:
             text = f"It has a model of every cluster, for clients never seen, unlike {best}, which has"
@@ -248,7 +249,7 @@ class TableComparison(Comparison):
         if np.isfinite(self.nested):
             text += f" Where other clients' rows choose the method for each, the loss is {self.nested:.4g}."
         if self.tested < FEW:
-            text += f" With {self.tested} client{'s' * (self.tested != 1)}, intervals over clients say little."
+            text += f" With {plural(self.tested, 'client')}, intervals over clients say little."
         return text
 
     def _of_median(self, recommended: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, plural
 from coterie.federation import Federation, PerRow
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.penalised_tree import Setup, prepare, solve
@@ -64,7 +64,7 @@ def factors(
     elif lam is not None:
         levels = [np.asarray(lam)] * len(sizes)
     if len(levels) != len(sizes) or (alpha is not None and len(sizes) > 1):
-        raise CoterieError(f"There are {len(sizes)} levels of clusters: give lam one entry for each of them.")
+        raise CoterieError(f"Clusters have {plural(len(sizes), 'level')}: give lam one entry for each of them.")
     L = [_factor(setup, np.ones(1))]
     L += [_factor(setup, strengths("lam", s, k)) for s, k in zip(levels, sizes, strict=True)]
     with np.errstate(divide="ignore"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, wraps
+from math import isqrt
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -83,14 +84,19 @@ def _triangle(p: int) -> tuple[Ints, Ints]:
     return rows, columns
 
 
+@cache
+def _square(size: int) -> Ints:
+    """Where each entry of a symmetric matrix (p, p) stands in its packed triangle."""
+    p = isqrt(2 * size)
+    rows, columns = _triangle(p)
+    where = np.empty((p, p), dtype=np.int64)
+    where[rows, columns] = where[columns, rows] = np.arange(size)
+    return where
+
+
 def full(packed: Floats) -> Floats:
     """Packed lower triangles (..., P), row by row, as symmetric matrices (..., p, p)."""
-    p = int((np.sqrt(8 * packed.shape[-1] + 1) - 1) / 2)
-    out = np.empty((*packed.shape[:-1], p, p))
-    rows, columns = _triangle(p)
-    out[..., rows, columns] = packed
-    out[..., columns, rows] = packed
-    return out
+    return packed.take(_square(packed.shape[-1]), axis=-1)
 
 
 def pack(A: Floats) -> Floats:

@@ -16,7 +16,7 @@ from coterie.data.clients import Clients, Level
 from coterie.data.columns import Column, tidied_texts
 from coterie.data.labels import encode, find_labels
 from coterie.data.table import Table, to_pandas
-from coterie.errors import CoterieError, listed, nearest
+from coterie.errors import CoterieError, listed, nearest, plural
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.network import Network
 
@@ -257,7 +257,7 @@ def edges_of(clients: Clients, edges: Any) -> Network:
     columns = _columns(clients, edges)
     if len(columns) not in (2, 3):
         raise CoterieError(
-            f"Edges are pairs of {clients.name} labels, with a weight or not, not {len(columns)} columns."
+            f"Edges are pairs of {clients.name} labels, with a weight or not, not {plural(len(columns), 'column')}."
         )
     for column in columns[:2]:
         if len(missing := np.flatnonzero(encode(column).missing)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from coterie.errors import plural
 from coterie.numerics.arrays import Floats, Ints
 from coterie.report import words
 from coterie.report.svg import Axes, Figure, evenly, line, mark, spread, text
@@ -53,16 +54,16 @@ def _sorted_gains(gain: Floats, labels: list[str], other: str, result: FitResult
         for x, k in zip(axes.across(np.arange(m)), order, strict=True):
             title = f"{labels[k]}: {words.number(gain[k])}"
             parts.append(mark("rect", "hover", title, x=x, y=axes.top, width=wide, height=axes.base - axes.top))
-    many, median = words.several(result.model.client_name), words.number(float(np.median(gain)))
+    client, median = result.model.client_name, words.number(float(np.median(gain)))
     svg = axes.draw(
         parts,
-        f"Gain of each of {m:,} {many} over {other} in held-out {result.loss}, sorted: "
+        f"Gain of each of {words.counted(m, client)} over {other} in held-out {result.loss}, sorted: "
         f"{down:,} do worse, {up:,} better, median {median}.",
-        f"{many}, from the greatest loss to the greatest gain",
+        f"{words.several(client)}, from the greatest loss to the greatest gain",
         f"gain ({result.loss})",
     )
-    said = f"On held-out rows {up:,} do better and {down:,} worse, noise included; the median gain is {median}."
-    said += _cut(axes, gain)
+    said = f"On held-out rows {up:,} do{'es' * (up == 1)} better and {down:,} worse, noise included; "
+    said += f"the median gain is {median}.{_cut(axes, gain)}"
     return Figure(f"Gain over {other}, from worst to best", svg, said)
 
 
@@ -81,10 +82,11 @@ def _gains_by_rows(gain: Floats, rows: Floats, labels: list[str], other: str, re
     else:
         parts += _cells(x, y, gain)
     many, client = words.several(result.model.client_name), words.one(result.model.client_name)
+    named = words.counted(len(gain), result.model.client_name)
     each = f"Each point is a {client}" if labels else f"Each cell is a group of {many}, stronger where they are more"
     svg = axes.draw(
         parts,
-        f"Gain of each of {len(gain):,} {many} over {other} against its number of rows.",
+        f"Gain of each of {named} over {other} against its number of rows.",
         f"rows of the {client}{' (logarithmic)' if wide else ''}",
         f"gain ({result.loss})",
     )
@@ -229,7 +231,8 @@ def loss_curve(result: FitResult) -> Figure:
     room = 0.05 * float(loss.max() - loss.min()) or 1.0
     axes = Axes((0.0, max(float(rounds.max()), 1.0)), (float(loss.min()) - room, float(loss.max()) + room))
     parts = [mark("path", "bar thin", d=line(axes.across(rounds), axes.down(loss)))]
-    label = f"Mean loss of rows over {len(loss)} looks, from {words.number(loss[0])} to {words.number(loss[-1])}."
+    looks, first, last = plural(len(loss), "look"), words.number(loss[0]), words.number(loss[-1])
+    label = f"Mean loss of rows over {looks}, from {first} to {last}."
     note = "Mean loss of the rows to train on, as negative log-likelihood without constants; of numbers per variance."
     return Figure("Loss over rounds", axes.draw(parts, label, "rounds", "mean loss of rows"), note)
 
@@ -243,7 +246,8 @@ def distance_figure(result: FitResult) -> Figure:
     low, high = min(float(left.min()), -1.0), max(float(left.max()), 0.0)
     axes = Axes((0.0, max(float(sent.max()), 1.0)), (low - 0.1, high + 0.1))
     parts = [mark("path", "bar thin", d=line(axes.across(sent), axes.down(left)))]
-    label = f"Distance from the exact optimum over {len(left)} looks, to {words.number(r['gap'])} of that of the start."
+    looks, gap = plural(len(left), "look"), words.number(r["gap"])
+    label = f"Distance from the exact optimum over {looks}, to {gap} of that of the start."
     return Figure(
         "Distance left against communications",
         axes.draw(parts, label, "communications of a cluster", "distance left, power of ten"),
@@ -267,7 +271,7 @@ def strength_figure(tried: list[tuple[float, float]], chosen: float, loss: str) 
     axes = Axes((float(x.min()) - 0.3, float(x.max()) + 0.3), (low - room, high + room))
     parts = [mark("path", "bar thin", d=line(axes.across(x), axes.down(y)))]
     lowest, where = words.number(min(value for _, value in at), 4), words.strength(chosen)
-    label = f"Mean held-out {loss} at {len(at)} strengths; the lowest, {lowest}, at {where}."
+    label = f"Mean held-out {loss} at {plural(len(at), 'strength')}; the lowest, {lowest}, at {where}."
     said = ", ".join(f"{words.number(ends[lam], 4)} {name}" for lam, name in _ENDS.items() if lam in ends)
     return Figure(
         "Why this strength",

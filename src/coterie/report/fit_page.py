@@ -6,7 +6,7 @@ import math
 import os
 from typing import Any
 
-from coterie.errors import fitting
+from coterie.errors import fitting, plural
 from coterie.methods.registry import METHODS
 from coterie.report import fit_figures, tables, words
 from coterie.report.method_section import method_section
@@ -59,10 +59,10 @@ def write_report(result: FitResult, path: str | os.PathLike[str]) -> None:
 def facts(result: FitResult) -> list[str]:
     """What was fitted, in a line of short parts."""
     m = result.model
-    sizes = [f"{len(m.labels):,} {words.several(m.client_name)}"]
-    sizes += [f"{len(v.labels):,} {words.several(v.name)}" for v in m.levels]
+    sizes = [words.counted(len(m.labels), m.client_name)]
+    sizes += [words.counted(len(v.labels), v.name) for v in m.levels]
     if not result.client_gains.empty:
-        sizes.insert(0, f"{int(result.client_gains['rows'].sum()):,} rows")
+        sizes.insert(0, plural(int(result.client_gains["rows"].sum()), "row"))
     return [result.formula, " in ".join(sizes), result.family]
 
 
@@ -113,7 +113,7 @@ def record(result: FitResult) -> list[tuple[str, str]]:
     if {"bytes_up", "bytes_down", "exchanges"} <= set(cost):
         up, down = (words.amount(float(cost[k])) for k in ("bytes_up", "bytes_down"))
         one, many = words.one(result.model.client_name), words.several(result.model.client_name)
-        sent = f"{up} from the {many} and {down} to them, in {int(cost['exchanges']):,} exchanges, "
+        sent = f"{up} from the {many} and {down} to them, in {plural(int(cost['exchanges']), 'exchange')}, "
         out.append(("would have travelled", f"{sent}if each {one} kept its rows at home"))
     if cost.get("gradient_calls"):
         out.append(("gradients", f"{int(cost['gradient_calls']):,}"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.errors import plural
 from coterie.relations.network import Network
 from coterie.report import words
 from coterie.report.fit_figures import distance_figure, loss_curve, strength_figure
@@ -75,11 +76,11 @@ def _trained(result: FitResult) -> list[str]:
     """How long the run was, and who was found to be alike."""
     t = result.model.info["training"]
     loss, many = (words.number(t["trace"][k][1]) for k in (0, -1)), words.several(result.model.client_name)
-    text = f"{t['rounds']:,} round{'s' * (t['rounds'] != 1)} brought the mean loss of rows from {' to '.join(loss)}"
+    text = f"{plural(t['rounds'], 'round')} brought the mean loss of rows from {' to '.join(loss)}"
     if result.merged is None:
         return [f"{text}."]
     sizes = ", ".join(f"{n:,}" for n in result.merged.value_counts())
-    return [f"{text}, with the {many} in {result.merged.nunique():,} groups, of {sizes}."]
+    return [f"{text}, with the {many} in {plural(result.merged.nunique(), 'group')}, of {sizes}."]
 
 
 def _training_table(t: dict[str, Any]) -> Table:
@@ -110,7 +111,9 @@ def _rounds_table(r: dict[str, Any]) -> Table:
     note += f" ({skipped} within each cluster as Proposition 3.2 prints it)."
     if sent := r["communications"].get("peers"):
         size = words.amount(sent["bytes"])
-        note += f" Without a coordinator, clusters sent each other {sent['messages']:,} messages of {size} in all."
+        note += (
+            f" Without a coordinator, clusters sent each other {plural(sent['messages'], 'message')} of {size} in all."
+        )
     return Table("The run", ("", "this run", "expected"), tuple(rows), note=note)
 
 
@@ -147,14 +150,14 @@ def _collaboration(c: dict[str, Any]) -> tuple[list[str], list[Table]]:
     goal = "each own optimum" if c["corrected"] and not c["keep"] else "the optimum of the weighted losses"
     note = "Steps and constants are in the metric in which the mean curvature of all rows is one. The distance is from "
     table = Table("Main clients and their collaborators", ("", "this run"), tuple(rows), note=f"{note}{goal}.")
-    return [f"{count} collaborators for each main client, {how}."], [table]
+    return [f"{count} collaborator{'s' * (count != '1')} for each main client, {how}."], [table]
 
 
 def _network_sentences(result: FitResult) -> list[str]:
     """What the network is and what came of it."""
     i = result.model.info["network"]
     many, groups = words.several(result.model.client_name), len(set(i["groups"]))
-    ties = f"{i['ties']:,} tie{'s' * (i['ties'] != 1)}"
+    ties = plural(i["ties"], "tie")
     text = f"{ties} between {many} {SPACES[i['space']]}, of strength {words.strength(i['lam'])}"
     text += " chosen by held-out rows" if i.get("tried") else ""
     if groups == len(i["groups"]):
@@ -162,9 +165,9 @@ def _network_sentences(result: FitResult) -> list[str]:
     found, alone = _groups(result)
     named = [_listed(members, NAMES) for members in list(found.values())[:LARGEST]]
     more = len(found) - LARGEST
-    named += [f"{more:,} more group{'s' * (more > 1)}"] if more > 0 else []
+    named += [plural(more, "more group")] if more > 0 else []
     named += [f"{len(alone):,} alone"] if alone else []
-    text = f"{text}: {groups:,} group{'s' * (groups > 1)} of equal {many}."
+    text = f"{text}: {plural(groups, 'group')} of equal {many}."
     return [text, f"Who became equal, the largest groups first: {'; '.join(named)}."]
 
 
@@ -195,7 +198,7 @@ def merged_tables(result: FitResult, title: str = "Who became equal") -> list[Ta
         left -= len(members)
     note = "Numbers are those of result.merged, which has the group of each in Python."
     if len(found) > SHOWN_GROUPS:
-        note = f"The {SHOWN_GROUPS} largest of {len(found):,} groups. {note}"
+        note = f"The {SHOWN_GROUPS} largest of {plural(len(found), 'group')}. {note}"
     columns = ("group", "who", words.several(result.model.client_name))
     return [Table(title, columns, tuple(rows), 2, note=note)]
 

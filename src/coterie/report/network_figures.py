@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.errors import plural
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints, kernel
 from coterie.relations.clustering import leading_eigenvectors
@@ -47,8 +48,7 @@ def network_figure(
             parts.append(mark("path", f"dots {colour(g)}", stroke_width=2.0 * size, d=dots))
     legend, height = legend_rows(_legend(labels, code), float(at[:, 1].max()) + 16.0)
     pieces = int(network.components.max(initial=-1)) + 1
-    many = words.one(client) if n == 1 else words.several(client)
-    said = f"{n:,} {many}, {len(network):,} {'tie' if len(network) == 1 else 'ties'}"
+    said = f"{words.counted(n, client)}, {plural(len(network), 'tie')}"
     said += f", in {pieces:,} pieces" if pieces > 1 else ""
     if len(network):
         share = float(network.weight[inside].sum() / network.weight.sum())
@@ -80,7 +80,7 @@ def merge_figure(
     parts += _branches(joins, roots, code.copy(), y, axes)
     parts.append(axes.level("axis", 0.0))
     left = "group is" if len(roots) == 1 else "groups are"
-    said = f"{n:,} {words.several(client)}; {len(roots):,} {left} left at the largest λ"
+    said = f"{words.counted(n, client)}; {len(roots):,} {left} left at the largest λ"
     if chosen is not None and chosen > 0.0:
         x = float(axes.across(chosen))
         parts.append(mark("path", "chosen", d=f"M{x:.1f} {axes.top - 4:g}V{axes.base:.1f}"))

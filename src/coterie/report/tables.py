@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from rich.box import Box
 
+from coterie.errors import plural
 from coterie.report import words
 from coterie.results.advice import Advice
 from coterie.results.fit_result import FitResult
@@ -81,7 +82,7 @@ def extremes_table(result: FitResult, limit: int = 8) -> Table:
     frame = result.client_gains
     frame = frame[frame[gain].notna()].sort_values(gain, ascending=False, kind="stable")
     many = words.several(result.model.client_name)
-    note = f"All {len(frame):,} {many}."
+    note = f"All {words.counted(len(frame), result.model.client_name)}."
     if len(frame) > 2 * limit:
         note = f"The {limit} {many} that gain most and the {limit} that gain least, of {len(frame):,}."
     kept = _ends(frame, limit)
@@ -110,8 +111,8 @@ def cluster_table(result: FitResult, limit: int = 20, terms: int = 6) -> Table:
         columns = [(words.one(str(frame.index.name)), _labels(shown.index))]
     texts = len(columns)
     columns += [(words.short(c, 30), _fixed(shown[c], words.decimals(shown[c]))) for c in shown.columns]
-    cuts = [f"{limit} of {len(frame):,} clusters"] if len(frame) > limit else []
-    cuts += [f"{terms} of {frame.shape[1]:,} terms"] if frame.shape[1] > terms else []
+    cuts = [f"{limit} of {plural(len(frame), 'cluster')}"] if len(frame) > limit else []
+    cuts += [f"{terms} of {plural(frame.shape[1], 'term')}"] if frame.shape[1] > terms else []
     note = f"The first {words.joined(cuts)}." if cuts else ""
     return Table.of("Coefficients of the clusters", columns, texts=texts, note=note)
 
@@ -127,7 +128,11 @@ def coefficient_table(summary: Summary, limit: int = 60) -> Table:
         columns.append(("t" if df else "z", _fixed(frame["t"], 2)))
         columns.append(("p", ["< 0.001" if v < 0.001 else words.fixed(v, 3) for v in frame["p"]]))
         columns.append((f"{100.0 * summary.level:g}% interval", _between(frame)))
-    cut = f"The first {limit} of {len(summary.coefficients):,} terms." if len(frame) < len(summary.coefficients) else ""
+    cut = (
+        f"The first {limit} of {plural(len(summary.coefficients), 'term')}."
+        if len(frame) < len(summary.coefficients)
+        else ""
+    )
     return Table.of("Global coefficients", columns, note=cut)
 
 
@@ -148,7 +153,7 @@ def variance_table(summary: Summary, limit: int = 40) -> Table:
     columns.append(("(co)variance" if pairs else "variance", _numbers(frame["cov"], 4)))
     notes = ["Of pairs: correlation and covariance."] if pairs else []
     notes += ["Intervals of s.d. are chi-squared, by Satterthwaite."] if known else []
-    cut = f"The first {limit} of {len(summary.variances):,} rows."
+    cut = f"The first {limit} of {plural(len(summary.variances), 'row')}."
     notes += [cut] if len(frame) < len(summary.variances) else []
     return Table.of("Variance components", columns, texts=texts, note=" ".join(notes))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.errors import listed
+from coterie.errors import listed, plural
 from coterie.evidence.training_comparison import TrainingComparison, private_enough
 from coterie.methods.groups.group_gradients import ROWS, Growth
 from coterie.methods.registry import TRAINED
@@ -30,7 +30,7 @@ def render(result: TrainingComparison) -> str:
     """A comparison, or one method, as an HTML page that needs no network and no other file."""
     grouping = [name for name, runs in result.runs.items() if all(r.group is not None for r in runs)]
     seen = growths(result)
-    sizes = [f"{len(result.clients(result.best)[0]):,} clients", f"{result.config.run['rounds']:,} rounds"]
+    sizes = [plural(len(result.clients(result.best)[0]), "client"), plural(result.config.run["rounds"], "round")]
     sizes += [f"{len(result.config.run['seeds'])} seeds"] if len(result.config.run["seeds"]) > 1 else []
     return page(
         "training.html",
@@ -280,7 +280,7 @@ def growth_table(name: str, found: Growth) -> Table:
     note += " gradient is off the sum's by at most M times the sum's gradient, both squared; while M stays bounded, a"
     note += f" stationary point of the sum is one of every group. A look reads {ROWS:,} rows of a client at most."
     many = len(found.constant) - len(order)
-    note += f" {many:,} groups with a smaller M are left out." if many > 0 else ""
+    note += f" {plural(many, 'group')} with a smaller M are left out." if many > 0 else ""
     return Table.of(f"Groups' own gradients: {name}", columns, note=note)
 
 

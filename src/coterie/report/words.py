@@ -108,6 +108,11 @@ def several(name: str) -> str:
     return word if word.endswith("s") else f"{word}s"
 
 
+def counted(n: int, name: str) -> str:
+    """So many of them: "1 school", "160 schools"."""
+    return f"{n:,} {one(name) if n == 1 else several(name)}"
+
+
 def short(label: object, most: int = 40) -> str:
     """A label that fits into a line."""
     text = " ".join(str(label).split()) or "(empty)"
@@ -144,7 +149,7 @@ def headline(result: FitResult) -> str:
     """The answer in one claim of at most ``WORDS`` words: which method, and by how much for whom."""
     client, table, best = result.model.client_name, result.comparison, result.recommended
     if table.empty or best not in table.index:
-        return f"The {result.method} model of {result.formula} for {len(result.model.labels):,} {several(client)}."
+        return f"The {result.method} model of {result.formula} for {counted(len(result.model.labels), client)}."
     other = baseline(result)
     tied = may_be_as_good(table, best) if "behind_best_low" in table else []
     lowest = table["loss_rows"][best] <= table["loss_rows"].min()
@@ -182,9 +187,9 @@ def who_loses(result: FitResult) -> str:
     tested = int(gains[f"gain_over_{other}"].notna().sum())
     beyond = f"against {'models of their own' if other == 'local' else 'one model for all'} beyond the noise of splits"
     if not len(who):
-        return f"None of {tested:,} {several(client)} loses {beyond}."
+        return f"None of {counted(tested, client)} loses {beyond}."
     names = joined([short(label) for label in who[:NAMES]] + [f"{len(who) - NAMES:,} more"] * (len(who) > NAMES))
-    return f"{len(who):,} of {tested:,} {several(client)} lose{'s' * (len(who) == 1)} {beyond}: {names}."
+    return f"{len(who):,} of {counted(tested, client)} lose{'s' * (len(who) == 1)} {beyond}: {names}."
 
 
 _TIED = {

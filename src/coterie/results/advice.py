@@ -11,7 +11,7 @@ import pandas as pd
 
 from coterie.data.clients import Clients
 from coterie.data.labels import find_labels, resembling
-from coterie.errors import CoterieError, listed, nearest
+from coterie.errors import CoterieError, listed, nearest, plural
 from coterie.evidence.intervals import losing, over_clients, over_splits
 from coterie.evidence.table_comparison import FEW, TableComparison, all_splits
 from coterie.methods.collaboration.choose_collaborators import Choice
@@ -120,7 +120,7 @@ def _who(advice: Advice) -> Iterator[str]:
         )
         return
     low, middle, high = np.quantile(speedup, [0.1, 0.5, 0.9])
-    text = f"{worth:,} of {n:,} clients ({name}) should collaborate: "
+    text = f"{worth:,} of {plural(n, 'client')} ({name}) should collaborate: "
     text += f"predicted to learn as if each had at least {WORTH:g} times its rows"
     if n >= FEW:
         text += (
@@ -223,7 +223,7 @@ def _harm(advice: Advice) -> Iterator[str]:
 
 
 def _count(n: int) -> str:
-    return f"{n:,} client{'s' * (n != 1)}"
+    return plural(n, "client")
 
 
 def of_clients(clients: Clients, choice: Choice | None) -> pd.DataFrame:

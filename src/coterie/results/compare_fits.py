@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from coterie.data.design import INTERCEPT
-from coterie.errors import CoterieError, listed
+from coterie.errors import CoterieError, listed, plural
 from coterie.results.inference import Inference
 from coterie.results.model import Model
 from coterie.results.predict import Nodes
@@ -95,7 +95,7 @@ def likelihood_ratio(small: Any, large: Any) -> dict[str, Any]:
     if not nested or df == 0:
         raise CoterieError(
             f"The {a.method} model of {a_formula(small)} is not nested in the {b.method} model of {a_formula(large)}"
-            + f", as each has {small.parameters} parameters" * (df == 0)
+            + f", as each has {plural(small.parameters, 'parameter')}" * (df == 0)
             + ": compare their aic or bic instead."
         )
     variances = sum(_groups(more[k] - levels.get(k, frozenset()), b.info.get("covariance", "full")) for k in more)

@@ -16,7 +16,7 @@ from coterie.data.columns import at_rows, rows_text
 from coterie.data.design import Design
 from coterie.data.labels import label_text
 from coterie.data.table import Table, meant
-from coterie.errors import CoterieError, nearest
+from coterie.errors import CoterieError, nearest, plural
 from coterie.families import family_named
 from coterie.numerics.arrays import Floats
 from coterie.results.fit_options import Prediction
@@ -336,8 +336,8 @@ class FitResult(Inference):
 
     def _summary(self) -> list[tuple[str, str]]:
         m = self.model
-        sizes = [f"{len(m.labels):,} clients ({m.client_name})"]
-        sizes += [f"{len(v.labels):,} clusters ({v.name})" for v in m.levels]
+        sizes = [f"{plural(len(m.labels), 'client')} ({m.client_name})"]
+        sizes += [f"{plural(len(v.labels), 'cluster')} ({v.name})" for v in m.levels]
         lines = [("", f"{m.method} model of {self.formula}, {m.family}"), ("fitted for", ", ".join(sizes))]
         if self.reason:
             lines.append(("recommended", f"{self.recommended}. {self.reason}"))

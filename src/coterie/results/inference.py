@@ -14,7 +14,7 @@ import pandas as pd
 
 from coterie.data.design import Design
 from coterie.data.table import Table
-from coterie.errors import CoterieError, nearest
+from coterie.errors import CoterieError, nearest, plural
 from coterie.families import family_named
 from coterie.numerics.arrays import Floats
 from coterie.relations.uncertainty import degrees_of_freedom, mean_over_scale
@@ -345,14 +345,14 @@ def summarise(result: Any, level: float) -> Summary:
         notes.append("Variances are of columns less their means: that of the intercept is of the model at the means.")
     frame = with_tests(frame, level)
     facts = {"formula": result.formula, "family": f"{m.family} ({family_named(m.family).link})"}
-    sizes = [f"{result.rows:,} rows"] if result.rows is not None else []
-    sizes += [f"{len(m.labels):,} clients ({m.client_name})"]
-    facts["fitted to"] = ", ".join(sizes + [f"{len(v.labels):,} clusters ({v.name})" for v in m.levels])
+    sizes = [plural(result.rows, "row")] if result.rows is not None else []
+    sizes += [f"{plural(len(m.labels), 'client')} ({m.client_name})"]
+    facts["fitted to"] = ", ".join(sizes + [f"{plural(len(v.labels), 'cluster')} ({v.name})" for v in m.levels])
     if result.log_likelihood == result.log_likelihood:
         points = m.info.get("quadrature", 0) if m.has_variances else 0
         way = f"quadrature of {points} points" if points > 1 else "Laplace" if points else "ML"
         kind = "restricted log-likelihood (REML)" if result.reml else f"log-likelihood ({way})"
-        counted = f", {result.parameters} parameters" if result.parameters is not None else ""
+        counted = f", {plural(result.parameters, 'parameter')}" if result.parameters is not None else ""
         facts[kind] = f"{result.log_likelihood:,.3f}{counted}"
     if result.parameters is not None:
         facts["AIC, BIC"] = f"{result.aic:,.2f}, {result.bic:,.2f}"

@@ -16,7 +16,7 @@ from coterie.data.prepare_table import check_choices, prepare
 from coterie.data.splits import Splits, split_keys
 from coterie.data.table import Table, to_pandas
 from coterie.engines.local_engines import InProcess
-from coterie.errors import CoterieError, listed
+from coterie.errors import CoterieError, listed, plural
 from coterie.evidence.comparison import BASELINES
 from coterie.evidence.intervals import losing, over_splits
 from coterie.evidence.table_comparison import all_splits, each_split
@@ -176,7 +176,7 @@ def advise_on_nets(found: TrainingComparison) -> Advice:
     tally = clients["best"].value_counts()
     counts = listed(f"{method} for {n:,}" for method, n in tally.items())
     notes = [
-        f"Over all held-out rows {found.best} does best of {len(found.methods)} methods.",
+        f"Over all held-out rows {found.best} does best of {plural(len(found.methods), 'method')}.",
         f"By its own held-out rows alone the best method of a client is {counts}; so few rows tell little, and what "
         "the method does on average is the better guide.",
         "A net has no one optimum, by whose curvature theory would say with whom to collaborate and what that is "

@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
+from coterie.errors import plural
 from coterie.methods.local import LIGHT
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
@@ -42,9 +43,9 @@ def before(clients: Clients, problem: GroupedProblem, auto_shared: list[str], as
     light = int(np.sum((clients.weights > 0.0) & (clients.weights < LIGHT)))
     if problem.family.has_dispersion and 10 * light > len(clients.weights):
         notes.append(
-            f"{light:,} of {len(clients.weights):,} rows have a weight below {LIGHT:g} of the mean, which says that "
-            f"their outcomes scatter more than {LIGHT**-0.5:.0f} times as widely as others'. Where they do not, the "
-            "residual variance comes out too small: leave such rows out."
+            f"{light:,} of {plural(len(clients.weights), 'row')} have a weight below {LIGHT:g} of the mean, which "
+            f"says that their outcomes scatter more than {LIGHT**-0.5:.0f} times as widely as others'. Where they do "
+            "not, the residual variance comes out too small: leave such rows out."
         )
     for level in clients.levels:
         if len(level.labels) == 1:
@@ -57,8 +58,8 @@ def before(clients: Clients, problem: GroupedProblem, auto_shared: list[str], as
         single = int(np.sum((low == high) & np.isin(high, problem.family.boundary)))
         if single:
             notes.append(
-                f"{single:,} of {len(clients):,} clients ({clients.name}) have {problem.family.alike}; the penalty "
-                "keeps their coefficients finite."
+                f"{single:,} of {plural(len(clients), 'client')} ({clients.name}) have {problem.family.alike}; the "
+                "penalty keeps their coefficients finite."
             )
     return notes
 
@@ -129,8 +130,8 @@ def _digits(sigma2: float, total: float) -> list[str]:
         return []
     return [
         f"The columns give the outcome but for {sigma2 / total:.0e} of its variance: about "
-        f"{15 + int(np.log10(sigma2 / total))} digits of the residual variance, and with it of standard errors and "
-        "likelihood, are known, and the rest is rounding."
+        f"{plural(15 + int(np.log10(sigma2 / total)), 'digit')} of the residual variance, and with it of standard "
+        "errors and likelihood, are known, and the rest is rounding."
     ]
 
 
@@ -216,12 +217,13 @@ def over_rounds(r: Mapping[str, Any]) -> list[str]:
             f"The run diverged by step {step}; the coefficients are the last finite ones before it, "
             f"{_short_of(r['gap'])}. {why}: {remedy}."
         ]
-    counts = f"{sent['between']:,} communication{'s' * (sent['between'] != 1)} between clusters and "
+    counts = f"{plural(sent['between'], 'communication')} between clusters and "
     counts += f"{sent['within']:,.1f} within each in the mean"
     if "refreshes" in sent:
-        counts += f", and {sent['refreshes']:,} refreshes of the anchor, in which all clusters speak"
+        all_speak = sent["refreshes"]
+        counts += f", and {all_speak:,} refresh{'es' * (all_speak != 1)} of the anchor, in which all clusters speak"
     left = f"{_short_of(r['gap'])}{_of_differences(r)}"
-    notes = [f"After {steps:,} step{'s' * (steps != 1)} with {counts}, the coefficients are {left}."]
+    notes = [f"After {plural(steps, 'step')} with {counts}, the coefficients are {left}."]
     if r.get("shared"):
         notes.insert(
             0,
@@ -238,8 +240,8 @@ def over_rounds(r: Mapping[str, Any]) -> list[str]:
         size = "the momentum of a small strong convexity" if "rho" in r else "a constant step"
         notes.append(
             "Rows and ties leave some direction open (mu_F = 0: fewer rows than columns, or separated outcomes), so no "
-            f"theorem says how fast this run comes near: {size} and {steps:,} steps were taken, and the distance above "
-            "is measured."
+            f"theorem says how fast this run comes near: {size} and {plural(steps, 'step')} were taken, and the "
+            "distance above is measured."
             + " Without ties a shared column that is constant within clients is one with their intercepts: rows tell "
             "predictions for these clients, not its coefficient. Tie clients (gamma above 0), or leave the column out."
             * bool(r.get("shared"))
@@ -274,14 +276,12 @@ def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
     elif c["gap"] > FAR:
         goal = "each client's own optimum" if c["corrected"] and not c["keep"] else "the weighted averages' optimum"
         if c["gap"] > 1.0:
-            note = f"After {steps:,} steps the models are farther from {goal} than at the start: do not use them, and "
-            note += "give a smaller eta, or leave it out."
+            note = f"After {plural(steps, 'step')} the models are farther from {goal} than at the start: "
+            note += "do not use them, and give a smaller eta, or leave it out."
         else:
-            note = f"The run stopped after {steps:,} steps, {_percent(c['gap'])} of the way short of {goal}. Stopping "
-            note += (
-                "early keeps models near the pooled one, and may be better or worse than going on: compare with more "
-            )
-            note += "steps."
+            note = f"The run stopped after {plural(steps, 'step')}, {_percent(c['gap'])} of the way short of {goal}. "
+            note += "Stopping early keeps models near the pooled one, and may be better or worse than going on: "
+            note += "compare with more steps."
         notes.append(note)
     elif c["corrected"] and not c["keep"]:
         notes.append(
@@ -302,7 +302,7 @@ def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
 def of_training(clients: Clients, t: Mapping[str, Any]) -> list[str]:
     """How steps were chosen, whether models still moved at the end, and who was left out."""
     rounds, eta, notes = t["rounds"], t["options"].get("eta"), []
-    after = f"After {rounds:,} round{'s' * (rounds != 1)}"
+    after = f"After {plural(rounds, 'round')}"
     if "eta" not in t["asked"]:
         notes.append(
             f"Steps are as long as the smoothness of clients' losses allows (eta = {eta:.3g}), in columns in which all "
@@ -316,7 +316,7 @@ def of_training(clients: Clients, t: Mapping[str, Any]) -> list[str]:
         moved = f"models still moved by {_percent(t['moved'])} of their whole way since the look before"
         notes.append(f"{after} {moved}: {why}.")
     if bad := t["quarantined"]:
-        many = f"{len(bad):,} client{'s' * (len(bad) != 1)}"
+        many = plural(len(bad), "client")
         notes.append(f"{many} left the run, as steps or data of theirs gave no finite model: {_labels(clients, bad)}.")
     return notes + list(t["notes"])
 
@@ -339,8 +339,8 @@ def along_network(clients: Clients, n: Mapping[str, Any]) -> list[str]:
     elif n["components"] > 1:
         remedy = "add edges between them" if n["space"] == "edges" else "ask for connected=True, or more neighbours"
         notes.append(
-            f"The network falls into {n['components']:,} parts, between which nothing is tied: {remedy}, if they are "
-            "to learn from each other."
+            f"The network falls into {plural(n['components'], 'part')}, between which nothing is tied: {remedy}, if "
+            "they are to learn from each other."
         )
     if n["lam"] == 0.0:
         best = "Held-out rows were predicted best without ties" if n.get("tried") else "Ties have no strength (lam=0)"
@@ -360,8 +360,7 @@ def along_network(clients: Clients, n: Mapping[str, Any]) -> list[str]:
         if "bytes_per_update" in n:
             left += f", or more than {n['bytes_per_update']} bytes_per_update"
         notes.append(
-            f"The run stopped after {steps:,} step{'s' * (steps != 1)} {left}, or leave rounds out, and the optimum is "
-            "computed."
+            f"The run stopped after {plural(steps, 'step')} {left}, or leave rounds out, and the optimum is computed."
         )
     if bad := n.get("quarantined"):
         notes.append(f"{_labels(clients, bad)} sent what is no finite gradient, and nobody listened to it any more.")

@@ -15,7 +15,7 @@ from coterie.data.columns import BadRows, Kind, at_rows, rows_text
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.labels import Labels, encode, find_labels, label_text, numbered, resembling
 from coterie.data.table import Table
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, plural
 from coterie.families import Family
 from coterie.numerics.arrays import Bools, Floats, Ints, pack
 from coterie.relations.uncertainty import half_widths, mean_over_scale
@@ -273,8 +273,8 @@ def slips(name: str, values: Any, known: Labels) -> list[str]:
     (first, meant), more = pairs[0], len(pairs) - 1
     if 2 * len(pairs) > len(labels) > 1:
         return [
-            f"{len(strange):,} of the {len(labels):,} labels of '{name}' were never seen, such as {first!r}: did you "
-            f"mean {meant!r}? Write labels as the fitted table did."
+            f"{len(strange):,} of the {plural(len(labels), 'label')} of '{name}' were never seen, such as {first!r}: "
+            f"did you mean {meant!r}? Write labels as the fitted table did."
         ]
     rest = f" {more:,} more may be slips too." if more else ""
     return [f"The {name} {first!r} was never seen: did you mean {meant!r}?{rest}"]

@@ -9,7 +9,7 @@ import pandas as pd
 
 from coterie.data.clients import Clients
 from coterie.data.prepare_table import prepare
-from coterie.errors import CoterieError, listed
+from coterie.errors import CoterieError, listed, plural
 from coterie.families import family_named
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, full
@@ -172,7 +172,7 @@ def _zeros(result: Any, clients: Clients, eta: Floats, here: Floats) -> Finding 
         float((none * (1.0 - none)).sum()) ** 0.5,
     )
     bad = abs(many - expected) > 3.0 * sd + 0.5
-    said = f"{many:,} outcomes are zero, where {expected:,.1f} are expected"
+    said = f"{plural(many, 'outcome')} {'is' if many == 1 else 'are'} zero, where {expected:,.1f} are expected"
     more = ": model whether there is anything apart from how much" if bad and many > expected else ""
     return "Zeros", f"{said}{more}.", bad
 
@@ -224,7 +224,7 @@ def _by_client(clients: Clients, r: Floats, here: Any) -> Finding:
     if not len(bad):
         return "Clients", f"No {clients.name} scatters more than chance allows.", False
     some = [clients.labels[i] for i in bad[np.argsort(p[bad], kind="stable")]]
-    said = f"{len(bad):,} of {len(clients):,} clients ({clients.name}) scatter more than others: {listed(some)}"
+    said = f"{len(bad):,} of {plural(len(clients), 'client')} ({clients.name}) scatter more than others: {listed(some)}"
     return "Clients", f"{said}.", True
 
 

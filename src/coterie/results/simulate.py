@@ -18,7 +18,7 @@ import pandas as pd
 from coterie.data.clients import Clients
 from coterie.data.labels import label_ids
 from coterie.distributions import draw_shares
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, plural
 from coterie.families import family_named
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats
@@ -114,7 +114,7 @@ class Bootstrap:
     observed : Series
         The statistics of the fit itself.
     replicates : DataFrame
-        A row for each drawn sample, in the order of the draws; NaN where a fit to it failed.
+        A row for each drawn sample, in the order of the draws; NaN where a fit to it failed, or its statistic did.
     failures : list of str
         Why fits failed.
     """
@@ -124,16 +124,22 @@ class Bootstrap:
     failures: list[str]
 
     def interval(self, level: float = 0.95) -> pd.DataFrame:
-        """Columns observed, bias, std_error, lower, upper: percentile intervals, which hold with that probability."""
+        """Columns observed, bias, std_error, lower, upper, draws; percentile intervals, that hold so often.
+
+        They are of those ``draws`` in which the statistic is a number.
+        """
         tail = 0.5 - need_level(level) / 2.0
         drawn, out = self.replicates, pd.DataFrame({"observed": self.observed})
         out["bias"], out["std_error"] = drawn.mean() - self.observed, drawn.std()
         out["lower"], out["upper"] = drawn.quantile(tail), drawn.quantile(1.0 - tail)
+        out["draws"] = drawn.count()
         return out
 
     def __repr__(self) -> str:
-        failed = f", {len(self.failures)} of them failed: {self.failures[0]}" if self.failures else ""
-        return f"{len(self.replicates)} parametric bootstrap samples{failed}\n{self.interval()}"
+        said = [f"{len(self.failures):,} failed: {self.failures[0]}"] if self.failures else []
+        left = self.replicates.isna().sum() - len(self.failures)
+        said += [f"{name} is no number in {count:,}, which are left out" for name, count in left[left > 0].items()]
+        return f"{'; '.join([plural(len(self.replicates), 'parametric bootstrap sample'), *said])}\n{self.interval()}"
 
 
 def bootstrap(
@@ -177,7 +183,8 @@ def bootstrap(
     Raises
     ------
     CoterieError
-        For results without rows, such as those that were loaded, and where no fit succeeds.
+        For results without rows, such as those that were loaded, where no fit succeeds, and where a statistic is a
+        number in the fit and in less than half of the samples.
 
     Examples
     --------
@@ -202,8 +209,15 @@ def bootstrap(
         rows.append(observed * np.nan if isinstance(found, str) else _numbers(taken(found)).reindex(observed.index))
     if len(failures) == n:
         raise CoterieError(f"No fit to a drawn sample succeeded: {failures[0]}")
-    index = pd.RangeIndex(n, name="draw")
-    return Bootstrap(observed, pd.DataFrame(rows).set_axis(index), failures)
+    replicates = pd.DataFrame(rows).set_axis(pd.RangeIndex(n, name="draw"))
+    few = replicates.count()[observed.notna() & (replicates.count() < 0.5 * n)]
+    if len(few):
+        why = f": {len(failures):,} fits failed ({failures[0]})" if failures else ""
+        raise CoterieError(
+            f"The statistic {few.index[0]!r} is a number in {few.iloc[0]:,} of {plural(n, 'sample')}{why}, too few for "
+            "an interval: take one that every fit has."
+        )
+    return Bootstrap(observed, replicates, failures)
 
 
 def in_order(work: Work, n: int, processes: int = 1, progress: bool = False) -> Iterator[Any]:
@@ -287,5 +301,9 @@ def bootstrapped_ratio(small: Any, large: Any, chisq: float, n: int, seed: int) 
         return 2.0 * float(refit(large, at[there]).log_likelihood - refit(small, y).log_likelihood)
 
     drawn = np.array(list(in_order(ratio, whole("bootstrap", n, 1))))
-    p = (1.0 + float(np.sum(drawn >= chisq - 1e-7))) / (n + 1.0)
-    return {"p": p, "test": f"parametric bootstrap, {n} samples"}
+    drawn = drawn[~np.isnan(drawn)]
+    if len(drawn) < 0.5 * n:
+        raise CoterieError(f"Only {len(drawn):,} of {n:,} drawn samples have a likelihood ratio: leave bootstrap out.")
+    p = (1.0 + float(np.sum(drawn >= chisq - 1e-7))) / (len(drawn) + 1.0)
+    left = f", {n - len(drawn):,} left out without one" * (len(drawn) < n)
+    return {"p": p, "test": f"parametric bootstrap, {plural(len(drawn), 'sample')}{left}"}

@@ -17,7 +17,7 @@ from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
 from coterie.data.identifiability import collinear, constant_within_clients, orthogonal_columns, shared_terms
 from coterie.engines.local_engines import ready
-from coterie.errors import CoterieError, NotIdentified
+from coterie.errors import CoterieError, NotIdentified, plural
 from coterie.evidence.comparison import BASELINES
 from coterie.evidence.selection import SPAN, STEPS, choose_lam, clusterpath, positioned, resolved, select
 from coterie.evidence.table_comparison import TableComparison, all_splits, each_split
@@ -71,7 +71,7 @@ class Fitting:
         sentences += options.unheeded([name] if evidence is None else evidence.methods)
         if evidence is not None and (untested := self.untested(evidence)):
             sentences.append(
-                f"{untested:,} held-out row{'s' * (untested > 1)} of all splits were not tested: terms are learned "
+                f"{plural(untested, 'held-out row')} of all splits were not tested: terms are learned "
                 "from a split's training rows alone, whose range does not hold these rows."
             )
         fitted, ledger = self.fit(name, problem, clients, intervals=True)

@@ -19,7 +19,7 @@ from coterie import files
 from coterie.data.array_input import as_numbers, is_table, matrix
 from coterie.data.columns import at_rows
 from coterie.data.partition import ClientRows
-from coterie.errors import CoterieError, fitting, nearest
+from coterie.errors import CoterieError, fitting, nearest, plural
 from coterie.evidence.training_comparison import TrainingComparison, Watch, compare, quiet
 from coterie.methods.groups.evaluation import Adapted
 from coterie.methods.groups.group_gradients import Growth
@@ -254,7 +254,7 @@ class TrainingResult:
 
     def __repr__(self) -> str:
         path, data = self.configuration.model["path"], self.configuration.data["source"]
-        return f"{self.method} models ({path}) of {len(self.labels):,} clients of {data}\n{self.reason}"
+        return f"{self.method} models ({path}) of {plural(len(self.labels), 'client')} of {data}\n{self.reason}"
 
     def predict(self, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
         """What a client's model says of rows X (n, ...).

@@ -28,7 +28,7 @@ from coterie.data.partition import (
 )
 from coterie.data.readers import Columns, read
 from coterie.data.splits import TEST, VALIDATION, RowSplits
-from coterie.errors import CoterieError, nearest
+from coterie.errors import CoterieError, nearest, plural
 from coterie.federation import Array
 from coterie.files import local
 from coterie.numerics.arrays import Ints
@@ -296,7 +296,9 @@ def _checked(subject: str, found: Any) -> Table:
     n = len(table["X"]) if table["X"].ndim else 0
     for key, values in table.items():
         if values.ndim == 0 or len(values) != n:
-            raise CoterieError(f"{subject} gives {n:,} rows of X, and {key} of shape {values.shape}: give one each.")
+            raise CoterieError(
+                f"{subject} gives {plural(n, 'row')} of X, and {key} of shape {values.shape}: give one each."
+            )
     if not n:
         raise CoterieError(f"{subject} has no rows.")
     return table

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.data.array_input import is_table
 from coterie.data.table import Table
-from coterie.errors import RAISED, CoterieError, shortened
+from coterie.errors import RAISED, CoterieError, plural, shortened
 from coterie.options import shown
 
 MARK = "in memory:"
@@ -155,7 +155,8 @@ def _pair(label: Any, own: Any) -> tuple[Any, Any]:
         raise CoterieError(f"Client {label} must have (X, y), or a Dataset of pairs of one shape: {why}.") from e
     if not X.ndim or not y.ndim or len(X) != len(y):
         raise CoterieError(
-            f"Client {label} has {len(X) if X.ndim else 0:,} rows of X, and y of shape {y.shape}: give one each."
+            f"Client {label} has {plural(len(X) if X.ndim else 0, 'row')} of X, and y of shape {y.shape}: give one "
+            "each."
         )
     if not len(y):
         raise CoterieError(f"Client {label} has no rows, and no model could be its own: leave it out.")

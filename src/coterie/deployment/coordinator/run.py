@@ -28,6 +28,7 @@ from coterie.deployment.schema import Schema, clusters_of, design_of
 from coterie.engines.checkpoint_and_journal import write_durable
 from coterie.engines.coordinator import Exchanged
 from coterie.engines.retry_and_quorum import BelowQuorum, Policy
+from coterie.engines.site import NO_RECORD
 from coterie.engines.site_enrolment import Remote, Transport
 from coterie.errors import CoterieError, NotAll, fitting, listed, nearest
 from coterie.families import DEFAULT
@@ -64,6 +65,13 @@ def run(transport: Transport, folder: str | Path, run_id: str, expected: str | N
         else:
             _run(transport, folder, home, program, config, log)
     except BelowQuorum as problem:
+        if NO_RECORD in str(problem):
+            text = (
+                f"Sites keep a run '{run_id}' that this coordinator has no record of: its folder was removed, or the "
+                "run is another's. Give this one another name (--name)."
+            )
+            log.end("failed", text)
+            raise CoterieError(text) from problem
         log.end("below quorum", str(problem))
         raise
     except OSError as problem:

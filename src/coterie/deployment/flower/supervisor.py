@@ -28,7 +28,7 @@ from coterie.deployment.certificates import private
 from coterie.deployment.federation_toml import SITE, Config
 from coterie.deployment.logs import recent
 from coterie.deployment.processes import LOOPBACK, Child, await_ready, free_port, tend
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, plural
 
 FILES = "flower"  # folder of all that Flower needs, within a coordinator's or a site's
 READY, PID, LOG, MARK = "ready.json", "pid", "log.txt", "flower.json"
@@ -47,8 +47,8 @@ def refused(log: Path) -> str:
     if not found or datetime.now() - found[-1] > timedelta(seconds=40):
         return ""
     return (
-        f"{len(found)} calls with an unknown key were refused in the last 3 minutes, the last at {found[-1]:%H:%M:%S}: "
-        "where that is a site, give it its own folder of this federation again."
+        f"{plural(len(found), 'call')} with an unknown key were refused in the last 3 minutes, the last at "
+        f"{found[-1]:%H:%M:%S}: where that is a site, give it its own folder of this federation again."
     )
 
 

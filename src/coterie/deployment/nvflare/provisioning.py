@@ -21,7 +21,7 @@ from typing import Any
 from coterie import files
 from coterie.deployment.logs import RECENT, recent
 from coterie.deployment.nvflare.server_session import ADMIN
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, plural
 
 SERVER = "coordinator"
 WORKSPACE, CONSOLE = "nvflare", "nvflare-admin"
@@ -177,9 +177,9 @@ def refused(workspace: Path, within: timedelta = RECENT) -> str:
         return ""
     last, why = found[-1]
     return (
-        f"{len(found)} handshakes failed in the last 3 minutes, the last at {last:%H:%M:%S} ({why}): where that is a "
-        "site, its certificate is of another federation or has ended; 'coterie federation status' says at the site "
-        "which."
+        f"{plural(len(found), 'handshake')} failed in the last 3 minutes, the last at {last:%H:%M:%S} ({why}): where "
+        "that is a site, its certificate is of another federation or has ended; 'coterie federation status' says at "
+        "the site which."
     )
 
 

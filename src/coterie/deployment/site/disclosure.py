@@ -22,7 +22,7 @@ from coterie.deployment.site.site_toml import Disclosure
 from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import read_durable, write_durable
 from coterie.engines.site import clients, covers
-from coterie.errors import CoterieError, fitting
+from coterie.errors import CoterieError, fitting, plural
 from coterie.federation import Ints
 
 LOST = (
@@ -163,7 +163,8 @@ class Releases:
             if np.any((sizes > 0) & (sizes < min_group)):  # of clients asked twice, too: the second time tells of them
                 raise TooFew(f"A group has fewer than {min_group} rows (min_group).")
         if new and len(parts[0].rows) < rules.rows_per_column * width:
-            raise TooFew(f"{len(parts[0].rows):,} rows can be used, and there are {width:,} columns (rows_per_column).")
+            rows = plural(len(parts[0].rows), "row")
+            raise TooFew(f"{rows} can be used for {plural(width, 'column')} (rows_per_column).")
         for part, labels, key in new:
             _need_levels(part, labels, rules.min_level)
             self._need_apart(part, labels, min_group, rest=part is not parts[0])
@@ -185,7 +186,9 @@ class Releases:
             return
         sizes = np.bincount(after[after >= 0], part.counts[after >= 0])
         if np.any(few := (sizes > 0) & (sizes < least)):
-            raise TooFew(f"Sums that have left and the one asked for would together tell of {sizes[few][0]} rows.")
+            raise TooFew(
+                f"Sums that have left and the one asked for would together tell of {plural(sizes[few][0], 'row')}."
+            )
         ids, at = _places(np.asarray(kept["ids"]), part.rows)
         mine = np.full(len(ids), -1)
         mine[at] = np.repeat(after, part.counts)
@@ -285,7 +288,7 @@ def _need_levels(part: Behind, labels: Ints, least: int) -> None:
     for column in cells.T:
         n = _pairs(group, column)[3]
         if n.size and n.min() < least:
-            raise TooFew(f"A level of a category, or a cell of several, has {n.min()} rows.")
+            raise TooFew(f"A level of a category, or a cell of several, has {plural(n.min(), 'row')}.")
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     sizes = np.diff(np.append(starts, len(group)))

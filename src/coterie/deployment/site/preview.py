@@ -24,7 +24,7 @@ from coterie.deployment.site.receiver import SiteReceiver
 from coterie.deployment.site.redaction_and_owner_log import summary
 from coterie.deployment.site.site_toml import Member
 from coterie.engines.site import Node
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, plural
 from coterie.user_code import find_in
 
 STAND_INS = 3  # other sites at most
@@ -97,7 +97,7 @@ def preview(folder: Path, program: Mapping[str, Any], run: Run, min_group: int |
         found.values = dict(entry.get("values", {}))
         if key[0] == "open":
             found.values = {
-                "labels of clients and clusters, rows of each client": f"{entry.get('clients', 0):,} clients"
+                "labels of clients and clusters, rows of each client": plural(entry.get("clients", 0), "client")
             }
         found.answers += 1
         found.bytes += sent

@@ -33,7 +33,7 @@ from coterie.engines.header_compression import CoordinatorLink
 from coterie.engines.message_checks import Answer, failed, need_form
 from coterie.engines.privacy.gaussian_mechanism import PUBLIC
 from coterie.engines.site import Node
-from coterie.errors import CoterieError, NoRows, fitting
+from coterie.errors import CoterieError, NoRows, fitting, plural
 from coterie.federation import Site, Work
 from coterie.options import call
 
@@ -291,7 +291,7 @@ class SiteReceiver:
         rules, secure = self.member.disclosure, secure_sum_setup.settings(self.config)
         if secure is not None and (least := secure.least(len(self.config.sites))) < rules.min_sites:
             raise CoterieError(
-                f"Sums over {least} sites may be opened in this federation, and its owner wants "
+                f"Sums over {plural(least, 'site')} may be opened in this federation, and its owner wants "
                 f"{rules.min_sites} at least (min_sites)."
             )
         if task.get("kind") == "table" and task != before:

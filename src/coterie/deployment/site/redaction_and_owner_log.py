@@ -20,7 +20,7 @@ from coterie.deployment.site.disclosure import fewest_rows
 from coterie.engines import wire
 from coterie.engines.message_checks import numbers
 from coterie.engines.site import Node
-from coterie.errors import LONGEST, CoterieError, shortened
+from coterie.errors import LONGEST, CoterieError, plural, shortened
 from coterie.federation import Ragged
 
 
@@ -85,7 +85,7 @@ def tell_owner(folder: Path, lines: Iterable[str]) -> None:
 def shape(value: Any) -> str:
     """A value's type and shape: ``float64 (4, 10)``; ``uint8 3 rows, 120 in all`` of rows of different lengths."""
     if isinstance(value, Ragged):
-        return f"{value.values.dtype} {len(value)} rows, {len(value.values)} in all"
+        return f"{value.values.dtype} {plural(len(value), 'row')}, {len(value.values)} in all"
     if isinstance(value, np.ndarray | np.generic):
         size = ", ".join(map(str, value.shape))
         return f"{value.dtype} ({size}{',' if value.ndim == 1 else ''})"

@@ -15,7 +15,7 @@ from coterie.engines.secure_sum import crypto, fixed_point
 from coterie.engines.secure_sum.crypto import Identity, signed
 from coterie.engines.secure_sum.fixed_point import pack
 from coterie.engines.secure_sum.protocol import LIFE, Bools, Key, Round, Secure, context, read_lives, smallest_group
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, plural
 
 
 class SecureSite:
@@ -93,7 +93,7 @@ class SecureSite:
             raise Refusal(f"{self.name} does not hold the key it is asked to use: it must join secure sums again.")
         thin = smallest_group(round_.cover, self._least)
         if thin is not None:
-            raise Refusal(f"{self.name} refuses a sum over {thin[1]} sites (min_sites {self._least}).")
+            raise Refusal(f"{self.name} refuses a sum over {plural(thin[1], 'site')} (min_sites {self._least}).")
         return round_
 
     def masked(self, round_: Round, sums: Mapping[str, Any], grouped: bool) -> dict[str, Any]:
@@ -138,7 +138,9 @@ class SecureSite:
         statement, confirmed = round_.opened(answered, bound), request["confirmed"]
         sure = sum(signed(signature, statement, self._peers.get(name, b"")) for name, signature in confirmed.items())
         if sure < self._t:
-            raise Refusal(f"{self.name} does not open a sum that {sure} sites confirm, of {self._t} (threshold).")
+            raise Refusal(
+                f"{self.name} does not open a sum that {plural(sure, 'site')} confirm, of {self._t} (threshold)."
+            )
         if len(request["shares"]) != len(answered):
             raise Refusal("A secure sum was to be opened without shares of all its keys.")
         self._settle(round_, answered, bound)
@@ -156,7 +158,7 @@ class SecureSite:
             raise Refusal("A secure sum was to be opened without saying who answered.")
         thin = smallest_group(round_.cover[:, answered], self._least)
         if thin is not None:
-            raise Refusal(f"{self.name} does not open a sum over {thin[1]} sites (min_sites {self._least}).")
+            raise Refusal(f"{self.name} does not open a sum over {plural(thin[1], 'site')} (min_sites {self._least}).")
         return round_, answered, self._context(round_.lives)
 
     def _settle(self, round_: Round, answered: Bools, bound: bytes) -> None:

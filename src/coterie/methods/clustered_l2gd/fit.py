@@ -6,6 +6,7 @@ of (2.1) beside their parameters: how far a run is from it, and the gradients th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +34,8 @@ from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.constants import squared_gradients
 from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.clusters import Ties
+
+log = logging.getLogger(__name__)
 
 
 def fit(
@@ -185,7 +188,7 @@ def gap(observed: Mapping[str, Any]) -> float:
 
 
 OPTIMUM = "optimum"  # name of the clients' state that holds it
-MOST = 100_000  # steps that are chosen at most
+MOST, MANY = 100_000, 20_000  # steps that are chosen at most, and that are said before they are taken
 UNKNOWN = 10_000
 """Steps where no theory says how many: F is flat in some direction, or eta larger than any theorem takes."""
 
@@ -235,7 +238,7 @@ def plan_async_l2gd(fed: Federation, ties: Ties, options: Options, own: Bools | 
         sharper = chosen.smoothness if 2.0 * chosen.eta * chosen.smoothness > 1.0 + 1e-12 else None
         bound = partial(theory.bound, eta=chosen.eta, mu=mu, sigma2=sigma2, start=gradients.start, smoothness=sharper)
     known = mu > 0.0 and chosen.eta * chosen.smoothness <= 1.0 + 1e-12
-    T = options.steps or (_steps(bound, options.accuracy**2 * gradients.start) if known else UNKNOWN)
+    T = options.steps or (_said(_steps(bound, options.accuracy**2 * gradients.start), options) if known else UNKNOWN)
     eta = (lambda t: float(theory.schedule(t, chosen.smoothness, mu))) if decreasing else chosen.eta
     peers = options.peers(chosen.p0, len(ties.alpha))
     peers |= {"seed": options.seed, "batch": batch, "q": chosen.q, "personal": patterns(own)}
@@ -259,7 +262,7 @@ def plan_async_al2sgd(fed: Federation, ties: Ties, options: Options, own: Bools 
     nested = nested_rounds(ties, L, shared, options)
     chosen = theory.choose_accelerated(ties, L, L_F, mu, p0, p, options.rho, common, options.paper, nested, shared)
     k = chosen.steps
-    T = options.steps or int(min(max(k.iterations(options.accuracy**2), 1.0), MOST))
+    T = options.steps or _said(int(min(max(k.iterations(options.accuracy**2), 1.0), MOST)), options)
     peers = options.peers(chosen.p0, len(ties.alpha)) | {"q": chosen.q, "personal": patterns(own)}
     momentum = Momentum(k.a1, k.a2, k.b1, k.b2, k.eta)
     method = AsyncAL2SGD(
@@ -269,6 +272,16 @@ def plan_async_al2sgd(fed: Federation, ties: Ties, options: Options, own: Bools 
     about |= {"steps": T, "p0": chosen.p0, "p": summarise(chosen.p), "tau": summarise(chosen.tau), "batch": batch}
     about["promised"] = float(np.sqrt(k.factor) * (1.0 - k.rate) ** (0.5 * T)) if mu > 0.0 else float("inf")
     return Plan(method, trace_steps(T, min(options.looks, T)), about)
+
+
+def _said(T: int, options: Options) -> int:
+    """Steps that theory chooses, with a word where they are many: rows are nearly separated, or ties weak or strong."""
+    if T > MANY:
+        remedy = "give steps, or a larger accuracy (--rounds)"
+        log.warning(
+            "%s steps over rounds, for an accuracy of %g, may take minutes: %s.", f"{T:,}", options.accuracy, remedy
+        )
+    return T
 
 
 def _steps(bound: Callable[[int], Floats], target: float) -> int:

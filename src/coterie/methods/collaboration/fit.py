@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.errors import plural
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods import local
 from coterie.methods.aggregation.rules import AGGREGATORS
@@ -57,7 +58,7 @@ def plan(fed: Federation, metric: Metric, options: Options, corrected: bool) -> 
     if beyond.any():
         about["uncovered"].append(
             f"eta = {np.max(eta):.3g} is above {np.min(most[beyond]):.3g}, the largest step of theory ({limit}), "
-            f"for {np.sum(beyond):,} of {len(eta):,} main clients: nothing is promised of their runs."
+            f"for {np.sum(beyond):,} of {plural(len(eta), 'main client')}: nothing is promised of their runs."
         )
     if not corrected:
         return Plan(WeightedAveraging(**common), alpha, about)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, plural
 from coterie.options import Option, check, of
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Options:
         if self.normalise and isinstance(self.tau, str):
             raise CoterieError("normalise is for weights that are given: give tau as well, or leave normalise out.")
         if self.n_steps * self.local > MOST:
-            raise CoterieError(f"That is {self.n_steps * self.local:,} steps: take fewer.")
+            raise CoterieError(f"That is {plural(self.n_steps * self.local, 'step')}: take fewer.")
 
     def with_prior(self, metric: Metric) -> Metric:
         """The metric with the prior that is asked for."""

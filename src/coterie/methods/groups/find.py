@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, plural
 from coterie.federation import Federation, Site, work
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.client_work import ModelTransport, finite, merge, train
@@ -76,7 +76,9 @@ SHUFFLES = 999
 def direction(site: Site, w: Floats, eta: float, steps: int, B: int, q: int, seed: int) -> dict[str, Any]:
     """Where local steps from w lead, as a vector of length 1 (m, q) and its length; zero where they diverge."""
     if np.shape(w) != (site.objective.dim,):
-        raise CoterieError(f"The common model must be {site.objective.dim} numbers, not of shape {np.shape(w)}.")
+        raise CoterieError(
+            f"The common model must be {plural(site.objective.dim, 'number')}, not of shape {np.shape(w)}."
+        )
     u, size = _walked(site, site.objective, w, eta, steps, B, q, seed)
     return {"u": u, "size": size}
 
@@ -167,7 +169,9 @@ def by_updates(
     one, different = len(ks) > 1 and 1 in ks and len(moved) > 0, len(np.unique(points.round(9), axis=0))
     ks = [n for n in ks if 1 < n < min(len(moved), different + 1)]
     if not (ks or one):
-        raise CoterieError(f"{len(moved)} clients sent updates: give a number of groups from 2 to one less than that.")
+        raise CoterieError(
+            f"{plural(len(moved), 'client')} sent updates: give a number of groups from 2 to one less than that."
+        )
     for n in ks:
         labels[n] = cluster(points, n, seed)
         score[n] = silhouette(points, labels[n], seed)
@@ -286,7 +290,7 @@ def by_restarts(
     """
     m, k, eta = len(fed.clients), method.k, method.rate(0)
     if k > m:
-        raise CoterieError(f"{m} clients cannot be in {k} groups: give a k of at most {m}.")
+        raise CoterieError(f"{plural(m, 'client')} cannot be in {plural(k, 'group')}: give a k of at most {m}.")
     losses, labels, models = np.full(restarts, np.inf), [], []
     for r in range(restarts):
         drawn = draw(fed.clients.ids, k, r, method.seed)
