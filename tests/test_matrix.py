@@ -12,15 +12,19 @@ import coterie
 from coterie.errors import CoterieError
 from coterie.methods.registry import METHODS
 from tests.cells import fitted, numbers
+from tests.contract.registry import CASES
 from tests.reference.test_glmmtmb import HERE, OUTCOMES
 
 MODELS = {"table": 1e-10, "torch": 1e-6}
 CELLS = [(name, model) for name in METHODS for model in MODELS]
 RUN = [(name, model) for name, model in CELLS if METHODS[name].why_not(model) is None]
 REFUSED = [cell for cell in CELLS if cell not in RUN]
+DEEP = {case.name.removeprefix("deep-") for case in CASES if case.name.startswith("deep-")} - {"fedavg", "fedbn"}
+"""Methods whose nets are put behind a wire by the laws of the contract: the front calls them all alike."""
+SHOWN = [pytest.param(*cell, marks=[pytest.mark.soak] * (cell[0] in DEEP and cell[1] == "torch")) for cell in RUN]
 
 
-@pytest.mark.parametrize(("name", "model"), RUN)
+@pytest.mark.parametrize(("name", "model"), SHOWN)
 def test_a_cell_runs_behind_a_wire_as_in_one_process(name, model):
     here = fitted(METHODS[name], model)
     there = fitted(METHODS[name], model, engine="loopback")
@@ -43,9 +47,13 @@ def test_a_cell_is_refused_for_a_reason_that_names_what_to_use(name, model, engi
     assert named[0] == name and METHODS[named[-1]].why_not(model) is None
 
 
-@pytest.mark.parametrize("family", OUTCOMES)
+FAMILIES = [(name, family) for name in ("local", "pooled", "hierarchical") for family in OUTCOMES]
+FAMILIES += zip(("similarity-network", "weighted-averaging", "ditto"), OUTCOMES, strict=True)
+REST = [(name, family) for name, _ in FAMILIES[-3:] for family in OUTCOMES if (name, family) not in FAMILIES]
+
+
 @pytest.mark.parametrize(
-    "name", ["local", "pooled", "hierarchical", "similarity-network", "weighted-averaging", "ditto"]
+    ("name", "family"), [*FAMILIES, *(pytest.param(*pair, marks=pytest.mark.soak) for pair in REST)]
 )
 def test_a_family_runs_behind_a_wire_as_in_one_process(name, family):
     table = pd.read_csv(HERE / "simulated.csv").query("g < 15")

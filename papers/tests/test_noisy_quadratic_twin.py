@@ -28,7 +28,7 @@ def curves(d):
     return made
 
 
-@pytest.mark.parametrize("d", [1, 2, 5])
+@pytest.mark.parametrize("d", [1, 2, pytest.param(5, marks=pytest.mark.soak)])
 def test_the_kernel_is_the_pseudo_code(d):
     ours = simulate(curves(d), TIMES, runs=3, seed=11)
     for k, curve in enumerate(curves(d)):

@@ -157,7 +157,8 @@ def test_a_climb_that_diverges_says_at_which_lambda() -> None:
         first_order_path(fed, method, [1e-9], np.zeros(0), np.eye(3)[:, :2] + 1.0, 200)
 
 
-def test_rotated_digits_merge_into_their_hidden_groups() -> None:
+@pytest.mark.parametrize("beside_chance", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_rotated_digits_merge_into_their_hidden_groups(beside_chance: bool) -> None:
     """12 clients, 45 rows each: over a range of lambda the merged clients are the groups; a graph of chance fails."""
     train, test, known = federation_of_digits()
 
@@ -170,10 +171,11 @@ def test_rotated_digits_merge_into_their_hidden_groups() -> None:
     ours = Ours(over_steps(near), known=known).choose(train, 1, 0)
     assert ours.about["range"] >= 2.0
     assert adjusted_rand_index(ours.about["merged"], known) == pytest.approx(0.891, abs=1e-3)  # a client is left alone
-    chance = Ours(over_steps(lambda data, models: Network.random(12, 2, 5)), known=known).choose(train, 1, 0)
-    assert max(chance.about["rand"]) < 0.5
-    assert test.accuracy(ours.theta) > test.accuracy(chance.theta) + 0.06
     assert test.accuracy(ours.theta) > test.accuracy(local_models(train)) + 0.06
+    if beside_chance:
+        chance = Ours(over_steps(lambda data, models: Network.random(12, 2, 5)), known=known).choose(train, 1, 0)
+        assert max(chance.about["rand"]) < 0.5
+        assert test.accuracy(ours.theta) > test.accuracy(chance.theta) + 0.06
 
 
 def test_mislabelled_mail_merges_into_its_hidden_groups() -> None:

@@ -14,9 +14,18 @@ from coterie.objectives.quadratic import NoisyQuadratic
 from papers.paper_004.exact import loss
 from papers.paper_004.noisy_quadratic import Curve
 
+LISTENING = {"aggregator": Aggregator()}
 
-@pytest.mark.parametrize("listening", [{}, {"aggregator": Aggregator()}])
-@pytest.mark.parametrize("d", [1, 2])
+
+@pytest.mark.parametrize(
+    ("d", "listening"),
+    [
+        (1, {}),
+        (2, {}),
+        (2, {"aggregator": Aggregator()}),
+        pytest.param(1, {"aggregator": Aggregator()}, marks=pytest.mark.soak),
+    ],
+)
 @pytest.mark.parametrize(
     ("kind", "alpha"),
     [("alone", 0.0), *((kind, alpha) for kind in ("wga", "bc from zero", "bc") for alpha in (5 / 6, 0.5))],

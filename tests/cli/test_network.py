@@ -71,7 +71,7 @@ def test_covariates_are_columns_whatever_they_are_called():
         ("edges=bare.csv", "put a first line such as from,to above them"),
         ("edges=bare-weights.csv", "put a first line such as from,to above them"),
         ("edges=index.csv", "without their index"),
-        ("edges=one.csv", "not 1 columns"),
+        ("edges=one.csv", "not 1 column"),
         ("edges=none.csv", "no rows"),
         ("edges=nothing.csv", "no rows"),
         ("edges=ragged.csv", "line 3"),

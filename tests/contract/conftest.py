@@ -55,12 +55,20 @@ ALIKE = {
 }
 """Rows whose options (drawn rows, a head, codes) meet faults in another row of their method, or of one like it."""
 KEPT = ("deep-fedavg", "deep-fedbn")
+TIRING = ("test_lost_and_damaged_messages", "test_sites_that_die", "test_a_coordinator_that_dies", *FAULTS[4:6])
+KINDS = {
+    *("pooled", "main-clients", "packed", "stochastic", "exact-search", "exact-hierarchical-binomial", "async-l2gd"),
+    *("bias-correction-memory", "fedavg-coded", "ditto-head-coded", "pfedme", "ifca", "cfl", "found-by-updates"),
+    *("scaffold", "deep-fedbn", "group-sgd-heads", "similarity-network-ef21"),
+}
+"""Rows that take the laws of ``TIRING``: one for each way of addressing, of keeping state at sites and at the
+coordinator, and of coding what travels. That the state of a method is all that it needs is resumed for each row."""
 DIVIDED = ("test_a_site_for_every_client", "test_threads_change_nothing", "test_one_client_is_enough")
+DIVIDED += ("test_work_is_separable",)
 WHOLE = (*KEPT, "deep-group-sgd", "deep-async-l2gd", "deep-bias-correction", "deep-similarity-network")
 """Nets that take the laws of ``DIVIDED``: one row for local steps, statistics of layers, clusters, heads of groups,
 clients asked more than once, and a network. Methods of the other rows take these laws without a net, methods of rows
-that are ``ALIKE`` on their plain row, and all rows the partitions at random, in which some sites have one client, and
-the blocks."""
+that are ``ALIKE`` on their plain row, and all rows the partitions at random, in which some sites have one client."""
 
 
 def row_of(item):
@@ -75,11 +83,12 @@ def pytest_collection_modifyitems(items):
     What faults do to a method is tried on its plain row without torch, and on few with: the others are for soak.
     """
     rows = {case.name: number for number, case in enumerate(CASES)}
-    assert rows.keys() >= ALIKE | {*WHOLE}
+    assert rows.keys() >= ALIKE | KINDS | {*WHOLE}
     items.sort(key=lambda item: rows[row_of(item)] if item.path.name == "test_laws.py" else -1)
     for item in items:
         name = row_of(item)
         alike = name in ALIKE or (name.startswith("deep-") and name not in KEPT)
+        tired = item.name.startswith(TIRING) and name and name not in KINDS
         divided = name in ALIKE or (name.startswith("deep-") and name not in WHOLE)
-        if (alike and item.name.startswith(FAULTS)) or (divided and item.name.startswith(DIVIDED)):
+        if tired or (alike and item.name.startswith(FAULTS)) or (divided and item.name.startswith(DIVIDED)):
             item.add_marker(pytest.mark.soak)

@@ -251,7 +251,7 @@ ARRAYS = [
     ("clients length", {"clients": ["a", "b"]}, "clients has 2 labels; X has 4 rows"),
     ("clients missing", {"clients": ["a", None, "b", "b"]}, r"clients has no label in 1 row \(data row 2\)"),
     ("clusters torn", {"clusters": [1, 2, 2, 2]}, "1 of 2 labels of 'client' are in more than one 'cluster'"),
-    ("terms", {"terms": ["a", "b"]}, "2 terms for the 1 columns"),
+    ("terms", {"terms": ["a", "b"]}, "2 names of terms cannot name 1 column"),
     ("weights", {"weights": [1.0, 1.0, 1.0, -1.0]}, "1 negative"),
 ]
 

@@ -64,7 +64,7 @@ def smallest(function, size):
     return found.x[: M * D].reshape(M, D)
 
 
-@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+@pytest.mark.parametrize("family", [pytest.param("gaussian", marks=pytest.mark.soak), "binomial"])
 def test_both_forms_have_the_minimiser_that_is_fitted(table, family):
     Gamma = np.bincount(CLUSTER, GAMMA)
     alpha = LAM / (LAM + Gamma)

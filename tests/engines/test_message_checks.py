@@ -69,7 +69,7 @@ def test_what_no_coordinator_asks_is_not_answered(request_):
 def test_a_mask_over_other_clusters_is_refused():
     assert "names 3 clusters" in said(node().receive, rows=np.ones(3, bool))["failed"]
     assert said(node().receive, rows=np.ones(1, bool))["values"]["v"].tolist() == [4.0, 4.0]
-    assert "1 groups was asked" in said(node().receive, rows=np.ones(1, bool), by=np.zeros(1, np.int64))["failed"]
+    assert "1 group was asked" in said(node().receive, rows=np.ones(1, bool), by=np.zeros(1, np.int64))["failed"]
 
 
 @work

@@ -96,7 +96,7 @@ def test_several_clusters_by_name_by_place_and_as_columns():
     columns = ["cluster", "x", "client", "z", "region"]
     wide.fit(DF[columns], DF["y"])
     np.testing.assert_allclose(wide.predict(DF[columns].assign(client=unseen)), expected, rtol=1e-12)
-    with pytest.raises(CoterieError, match=names("clusters 1 columns model levels cluster region")):
+    with pytest.raises(CoterieError, match=names("clusters 1 column model levels cluster region")):
         model.predict(X, unseen, DF["x"])
 
 

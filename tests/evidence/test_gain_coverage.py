@@ -17,6 +17,9 @@ KINDS = {
     ("tree", True): (0.6, 0.6, 1.161, 0.1210),
 }
 
+FEW = [("pooled", False), ("local", False), ("tree", True)]
+WITH_SOAK = [*FEW, *(pytest.param(kind, marks=pytest.mark.soak) for kind in KINDS if kind not in FEW)]
+
 
 def table(sd_client, sd_cluster, seed):
     rng = np.random.default_rng(90_000 + seed)
@@ -30,7 +33,7 @@ def table(sd_client, sd_cluster, seed):
 
 
 @pytest.mark.parametrize("tables", [3, pytest.param(200, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind[0]}, {'clusters' if kind[1] else 'no clusters'}")
+@pytest.mark.parametrize("kind", WITH_SOAK, ids=lambda kind: f"{kind[0]}, {'clusters' if kind[1] else 'no clusters'}")
 def test_intervals_of_gains_hold_as_often_as_they_say(kind, tables):
     sd_client, sd_cluster, *gains = KINDS[kind]
     held, named = np.zeros(2), 0

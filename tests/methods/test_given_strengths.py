@@ -253,7 +253,7 @@ def test_separated_clusters_apart_stay_finite():
         ({"gamma": -1.0}, "gamma"),
         ({"gamma": np.ones(5)}, "6 of them"),
         ({"gamma": 1.0, "lam": -1.0}, "lam"),
-        ({"gamma": 1.0, "lam": [1.0, 2.0]}, "1 levels"),
+        ({"gamma": 1.0, "lam": [1.0, 2.0]}, "1 level:"),
         ({"gamma": 1.0, "alpha": 1.5}, "between 0"),
         ({"gamma": np.array([1, 1, 1, np.nan, 1, 1])}, "gamma"),
     ],

@@ -201,3 +201,24 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch) -> None:
 def test_a_missing_directory_gets_a_sentence(tmp_path) -> None:
     with pytest.raises(CoterieError, match="The report cannot be written"):
         write_report(CASES["usual"], tmp_path / "nowhere" / "report.html")
+
+
+ALONE = [{"method": "async-al2sgd"}, {"method": "weighted-averaging"}, {"method": "ifca"}, {"method": "local"}]
+"""Methods that say how many rounds, refreshes, exchanges, collaborators and groups there were: here one."""
+
+
+@pytest.mark.parametrize("asked", ALONE, ids=lambda asked: asked["method"])
+def test_one_of_a_thing_is_not_called_several(asked, tmp_path):
+    """Two clients, one of one row; one round, one split."""
+    table = pd.DataFrame({"town": list("aaaab"), "x": [0.0, 1.0, 0.3, -1.0, 0.0], "y": [0.1, 1.2, 3.0, 2.0, 1.5]})
+    if asked["method"] in ("async-al2sgd", "ifca"):
+        asked = asked | {"rounds": 1}
+    fit = coterie.fit(table, "y ~ x", client="town", splits=1, **asked)
+    said = [Reader(render(fit)).text, str(fit), fit.reason, *fit.notes, str(fit.summary())]
+    for bad in ("x", "town"):
+        gap = table.assign(**{bad: table[bad].where(table.index != 1)})
+        with pytest.raises(CoterieError) as refused:
+            coterie.fit(gap, "y ~ x", client="town", splits=0)
+        left = coterie.fit(gap, "y ~ x", client="town", method="local", missing="drop", splits=0)
+        said += [str(refused.value), *left.notes]
+    assert re.findall(r"(?<![\d.,])1 (?!does )[a-z]+s\b", "\n".join(said)) == []

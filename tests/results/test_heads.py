@@ -81,8 +81,12 @@ def test_what_cannot_be_is_refused(net, call, message):
         coterie.fit(rows(), coterie.Torch("mlp", **net), **(CALL | call))
 
 
-@pytest.mark.parametrize("engine", ["auto", "loopback"])
-@pytest.mark.parametrize("rounds", [{"E": 1, "B": 4}, {"E": 0, "tau": 2, "B": 0}], ids=["passes", "steps"])
+PASSES, STEPS = {"E": 1, "B": 4}, {"E": 0, "tau": 2, "B": 0}
+OVER = [(PASSES, "loopback"), (STEPS, "auto")]
+OVER += [pytest.param(*of, marks=pytest.mark.soak) for of in ((PASSES, "auto"), (STEPS, "loopback"))]
+
+
+@pytest.mark.parametrize(("rounds", "engine"), OVER)
 def test_models_of_other_shapes_travel_compressed(rounds, engine):
     """A codec that loses nothing of float32 gives the numbers of none; others send fewer bytes, and train."""
     call = CALL | {"rounds": {"rounds": 3, **rounds}, "engine": engine}

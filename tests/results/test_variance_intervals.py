@@ -24,7 +24,7 @@ def normal(seed, groups, rows, between, within):
 
 @pytest.mark.parametrize(("groups", "rows", "between", "least"), [(6, 5, 0.4, 0.9), (20, 10, 1.0, 0.9)])
 def test_intervals_hold_the_truth(groups, rows, between, least):
-    found = [interval(normal(seed, groups, rows, between, 1.0))[1] for seed in range(100)]
+    found = [interval(normal(seed, groups, rows, between, 1.0))[1] for seed in range(50)]
     held = [found_one.lower <= between <= found_one.upper for found_one in found]
     assert np.mean(held) >= least
     assert np.mean([found_one.upper < between for found_one in found]) <= 0.06

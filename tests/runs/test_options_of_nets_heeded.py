@@ -50,7 +50,7 @@ NEEDED = {
     "bias-correction": {"k": 2, "rounds": 3},
     "similarity-network": {"lam": 0.003},
 }
-QUICK = ["pooled", "apfl", "ifca", "weighted-averaging", "async-l2gd"]
+QUICK = ["pooled", "ifca", "weighted-averaging"]
 
 
 def shares(outputs, targets):

@@ -20,15 +20,14 @@ def place(tmp_path_factory):
     return folders(tmp_path_factory.mktemp("all"), schools(), "site", ["school", "district"], min_group=5)
 
 
-LIKE = (
-    *("apfl", "cluster-l2gd", "fedavg-finetune", "fedprox", "group-models", "ifca", "pfedme"),
-    *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala", "fedavgm", "fedadagrad", "fedyogi"),
-    *("fedsoft", "fedamp", "fedfomo", "apple", "pfedgraph"),
+KINDS = (
+    *("pooled", "hierarchical", "given-strengths", "single-cluster", "james-stein", "similarity-network", "fedrep"),
+    *("weighted-averaging", "bias-correction", "async-al2sgd", "group-sgd", "ditto", "scaffold", "cfl", "fedadam"),
 )
-"""Methods whose sites do what those of another do, by options: behind a wire, tests/test_matrix.py runs them all."""
+"""One method of each kind of work at sites: behind a wire, tests/test_matrix.py runs them all."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.soak] * (n in LIKE)) for n in FITTED])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.soak] * (n not in KINDS)) for n in FITTED])
 def test_a_method_over_sites_is_that_of_one_table(name, place):
     coordinator, homes = place
     home = begin(coordinator, name, {"program": name, "task": TASK, "options": of_table(FITTED[name]), "seed": 3})

@@ -108,14 +108,14 @@ def test_weights_are_relative_to_the_mean_of_all_sites(family, tmp_path):
 
 def test_rounds_of_async_l2gd_are_those_of_one_process(place, table):
     coordinator, homes = place
-    options = {"gamma": 1.0, "rounds": {"steps": 60}}
+    options = {"gamma": 1.0, "rounds": {"steps": 15}}
     home = begin(coordinator, "rounds", {"program": "async-l2gd", "task": TASK, "options": options, "seed": 3})
     run(transport(homes), coordinator, "rounds")
     here = coterie.fit(table, FORMULA, client="hospital", family="binomial", method="async-l2gd", splits=0,
-                       missing="drop", gamma=1.0, rounds={"steps": 60, "seed": 3})  # fmt: skip
+                       missing="drop", gamma=1.0, rounds={"steps": 15, "seed": 3})  # fmt: skip
     there = fitted(home)
     np.testing.assert_allclose(there.model.client, here.model.client, rtol=1e-10, atol=1e-12)
-    said = [[n.split("coefficients are")[0] for n in f.notes if "After 60 steps" in n] for f in (there, here)]
+    said = [[n.split("coefficients are")[0] for n in f.notes if "After 15 steps" in n] for f in (there, here)]
     assert said[0] == said[1] and len(said[0]) == 1
 
 

@@ -33,7 +33,13 @@ def remote(problem, parts, fault=lambda name, call: "", policy=None, **options):
     return Remote(transport(receivers, fault, **options), policy=policy)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+CARRIED = {"pooled", "clusterwise", "heads", "packed", "stochastic", "async-l2gd", "bias-correction-memory"}
+"""Cases whose messages have all that messages may have: rows of clients and clusters, ragged arrays, state, text."""
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, id=c.name, marks=[pytest.mark.soak] * (c.name not in CARRIED)) for c in CASES]
+)
 def test_every_method_gives_what_it_gives_in_process(case):
     problem = case.problem()
     found = case.run(remote(problem, PARTS))

@@ -486,7 +486,7 @@ def test_rows_of_a_formula_are_counted_again_when_a_sum_leaves(tmp_path):
     host, schema = place(tmp_path / "davos", frame), ranged(patients())
     assert say(host, **opening(schema, "los ~ chol + age"))["counts"].tolist() == [80]
     assert total(host).endswith(disclosure.DECLINES)
-    assert "24 rows can be used, and there are 3 columns" in (host.folder / PROBLEM).read_text()
+    assert "24 rows can be used for 3 columns" in (host.folder / PROBLEM).read_text()
     assert "makes 9 columns, for which" in say(host, **opening(schema, "los ~ (age + sex + event) ** 3 + chol", "s"))[
         "refused"
     ]  # fmt: skip

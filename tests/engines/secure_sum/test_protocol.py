@@ -382,7 +382,7 @@ def test_sums_over_too_few_sites_are_refused_at_both_ends():
         table.masked(tally, "s0", of(0))
     tally = table.open()
     tally.take("s3", table.masked(tally, "s3", of(0)))
-    with pytest.raises(CoterieError, match=names("s0 not open sum 1 sites")):
+    with pytest.raises(CoterieError, match=names("s0 not open sum 1 site")):
         table.questions(tally)
 
 

@@ -318,3 +318,17 @@ def test_a_result_is_saved_and_loaded_with_its_run(tmp_path):
     assert again.settings["strengths"]["lam"] == np.inf
     assert again.model.info == flat.model.info
     assert again.notes == flat.notes
+
+
+@BOTH
+def test_many_steps_are_said_before_they_are_taken(accelerated, monkeypatch, caplog):
+    rng = np.random.default_rng(0)
+    client, x = np.repeat(np.arange(4), 8), rng.normal(size=32)
+    df = pd.DataFrame({"c": client, "x": x, "y": x * (1 + client) + rng.normal(size=32)})
+    method, asked = ("async-al2sgd" if accelerated else "async-l2gd"), {"gamma": 1.0, "splits": 0}
+    for many, steps in ((10**6, None), (2, 5), (2, None)):
+        monkeypatch.setattr(rounds, "MANY", many)
+        coterie.fit(df, "y ~ x", "c", method=method, rounds={"accuracy": 0.5, "steps": steps}, **asked)
+        assert ("steps over rounds, for an accuracy of 0.5, may take minutes" in caplog.text) == (
+            many == 2 and not steps
+        )
