@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import cycle
 
 import numpy as np
 import pandas as pd
@@ -48,8 +49,9 @@ def test_a_cell_is_refused_for_a_reason_that_names_what_to_use(name, model, engi
 
 
 FAMILIES = [(name, family) for name in ("local", "pooled", "hierarchical") for family in OUTCOMES]
-FAMILIES += zip(("similarity-network", "weighted-averaging", "ditto"), OUTCOMES, strict=True)
-REST = [(name, family) for name, _ in FAMILIES[-3:] for family in OUTCOMES if (name, family) not in FAMILIES]
+OTHERS = ("similarity-network", "weighted-averaging", "ditto")
+FAMILIES += [(name, family) for name, family in zip(cycle(OTHERS), OUTCOMES, strict=False)]
+REST = [(name, family) for name in OTHERS for family in OUTCOMES if (name, family) not in FAMILIES]
 
 
 @pytest.mark.parametrize(
