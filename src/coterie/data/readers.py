@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.data.images import image_pairs, resized
+from coterie.data.net_inputs import as_inputs, several, together
 from coterie.data.splits import SIDES
 from coterie.errors import CoterieError, listed, nearest
 
@@ -75,19 +76,19 @@ def _sides(path: Path) -> dict[str, Path]:
 
 def _joined(parts: Sequence[tuple[Path, Arrays]]) -> Arrays:
     """Rows of several files, one after another; a CoterieError where they are not alike."""
-    first, out = parts[0], dict[str, npt.NDArray[Any]]()
+    first, names = parts[0]
     for place, part in parts:
-        for name, values in part.items():
-            was = first[1].get(name)
-            if was is None or was.shape[1:] != values.shape[1:]:
-                unlike = "none" if was is None else f"{was.shape[1:]}"
-                raise CoterieError(
-                    f"Rows of {name} must be of one shape, and are {values.shape[1:]} in '{place}' and {unlike} in "
-                    f"'{first[0]}': pad or resize them."
-                )
-    for name in first[1]:
-        out[name] = np.concatenate([part[name] for _, part in parts])
-    return out
+        for name, was in names.items():
+            if name in part and (
+                part[name].shape[1:] == was.shape[1:] or "O" in part[name].dtype.kind + was.dtype.kind
+            ):
+                continue
+            unlike = part[name].shape[1:] if name in part else "none"
+            raise CoterieError(
+                f"Rows of {name} must be of one shape, and are {unlike} in '{place}' and {was.shape[1:]} in '{first}': "
+                "pad or resize them."
+            )
+    return {name: together([part[name] for _, part in parts], f"Rows of {name}") for name in names}
 
 
 def _natural(path: Path) -> list[Any]:
@@ -218,9 +219,8 @@ def _saved(place: Path, columns: Columns) -> Arrays:
     if (known := features.get(target, {}).get("names")) and y.dtype.kind in "iu":
         y = np.asarray(known)[y]
     flat = all(values.ndim == 1 and values.dtype.kind in "biuf" for values in X.values())
-    if len(X) > 1 and not flat:
-        raise CoterieError(f"Inputs of several columns must be numbers each, unlike {listed(inputs)}: name one.")
-    found = np.column_stack([*X.values()]) if len(X) > 1 else next(iter(X.values()))
+    one = np.column_stack([*X.values()]) if flat and len(X) > 1 else None
+    found = one if one is not None else as_inputs(X, "The inputs") if len(X) > 1 else next(iter(X.values()))
     return {"X": found, "y": y} | {name: np.asarray(table[name].to_pylist()) for name in beside}
 
 
@@ -228,11 +228,12 @@ def _column(column: Any, name: str, place: Path, labels: bool = False) -> npt.ND
     """A column as an array, (n, ...) where every row has as many numbers."""
     if column.null_count:
         raise CoterieError(f"Column '{name}' of '{place}' has {column.null_count:,} missing values: fill or drop them.")
+    rows = column.to_pylist()
     try:
-        values = np.asarray(column.to_pylist())
-    except ValueError as e:
-        raise CoterieError(f"Rows of column '{name}' of '{place}' are of several lengths: pad them to one.") from e
-    if values.dtype.kind not in "biuf" and not (labels and values.dtype.kind == "U"):
+        values = as_inputs(rows, f"Column '{name}'") if several(rows) else np.asarray(rows)
+    except (ValueError, CoterieError) as e:
+        raise CoterieError(f"Column '{name}' of '{place}' cannot be given to a net: {_why(e)}.") from e
+    if values.dtype.kind not in "biufO" and not (labels and values.dtype.kind == "U"):
         raise CoterieError(
             f"Column '{name}' of '{place}' is no number, as a net needs: name other inputs, or code it (a tokenizer)."
         )

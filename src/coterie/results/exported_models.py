@@ -69,6 +69,10 @@ def contents(result: TrainingResult, form: str, labels: list[str]) -> Iterator[b
 
 def _rows(result: TrainingResult) -> npt.NDArray[Any]:
     """Rows of the shape and kind that was trained: of whole numbers zeros, as nobody knows how many there are."""
+    if result.layout:
+        raise CoterieError(
+            "A net of several inputs, or of series, is not exported as ONNX: write .safetensors instead."
+        )
     shape = (_ROWS, *result.shape)
     return np.zeros(shape, np.int64) if result.whole else np.random.default_rng(0).normal(size=shape)
 

@@ -16,10 +16,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from coterie import files
+from coterie.data import net_inputs
 from coterie.data.array_input import as_numbers, is_table, matrix
 from coterie.data.columns import at_rows
 from coterie.data.partition import ClientRows
-from coterie.errors import CoterieError, fitting, nearest, plural
+from coterie.errors import CoterieError, fitting, listed, nearest, plural
 from coterie.evidence.training_comparison import TrainingComparison, Watch, compare, quiet
 from coterie.methods.groups.evaluation import Adapted
 from coterie.methods.groups.group_gradients import Growth
@@ -70,6 +71,8 @@ class TrainingResult:
         What of the module does not train, once for all clients, as :func:`~coterie.objectives.deep.frozen_base.stored`.
     digests : tuple of str
         Of that of every group's net where they have other shapes, else of the one; empty without torch modules.
+    layout : tuple of str
+        Of a row of X that is several arrays, or series: see :func:`coterie.data.net_inputs.layout`.
     class_names : tuple of str
         What classes are called, where outcomes were text.
     """
@@ -89,6 +92,7 @@ class TrainingResult:
     whole: bool = False
     base: Any = None
     digests: tuple[str, ...] = ()
+    layout: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
 
     @classmethod
@@ -124,6 +128,7 @@ class TrainingResult:
             whole=data.train.X.dtype.kind in "iu",
             base=base,
             digests=tuple(base.digest for base in bases),
+            layout=() if net_inputs.is_plain(data.train.X) else net_inputs.layout(data.train.X),
             class_names=data.class_names,
         )
 
@@ -205,7 +210,7 @@ class TrainingResult:
         theta = self.client(label)
         if self.configuration.model["path"] == "softmax":
             return model.linear(theta, self.classes)
-        row = np.zeros((1, *self.shape), np.int64 if self.whole else np.float32)
+        row = self._blank(np.int64 if self.whole else np.float32)
         return self.objective(row, of=label).module(theta)
 
     def state_dict(self, label: Any) -> dict[str, Any]:
@@ -279,7 +284,7 @@ class TrainingResult:
 
     def _answers(self, ask: str, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
         rows = self.rows_like_these(X, "predict")
-        some = rows if len(rows) else np.zeros((1, *self.shape), rows.dtype)  # the answer's shape is the model's to say
+        some = rows if len(rows) else self._blank(rows.dtype)  # the answer's shape is the model's to say
         theta = self.client(client)
         with fitting("What was read of these trained models", _REMEDY):
             found = getattr(self.objective(some, of=client), ask)(theta[None])
@@ -301,10 +306,21 @@ class TrainingResult:
 
     def rows_like_these(self, X: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
         """Rows of the shape that was trained, all finite, or a CoterieError."""
+        if self.layout:
+            rows = net_inputs.as_inputs(X, f"Rows to {what}")
+            if len(rows) and (found := net_inputs.layout(rows)) != self.layout:
+                raise CoterieError(f"Rows to {what} must be {listed(self.layout)}, not {listed(found)}.")
+            if (bad := ~net_inputs.finite_rows(rows)).any():
+                raise CoterieError(f"Rows to {what} have values that are not finite in {at_rows(bad)}: fill them.")
+            return rows
         rows = finite_rows(matrix(X, self.inputs) if self.inputs and is_table(X) else X, f"Rows to {what}")
         if rows.shape[1:] != self.shape:
             raise CoterieError(f"Rows to {what} must have the shape {self.shape} each, not {rows.shape[1:]}.")
         return rows
+
+    def _blank(self, kind: Any) -> npt.NDArray[Any]:
+        """A row of zeros."""
+        return net_inputs.blank(self.layout) if self.layout else np.zeros((1, *self.shape), kind)
 
     def objective(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None, of: Any = None) -> Any:
         """Rows of one client, whose net is that ``of`` a label, as an objective; without outcomes it only predicts."""

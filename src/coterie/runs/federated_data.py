@@ -12,9 +12,10 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.array_input import arrays, as_array, as_labels, as_numbers, is_table
+from coterie.data.array_input import arrays, as_array, as_labels, is_table
 from coterie.data.images import rotated
 from coterie.data.labels import encode
+from coterie.data.net_inputs import as_inputs, hashed, several
 from coterie.data.partition import (
     ClientRows,
     Partition,
@@ -81,7 +82,8 @@ class Federated:
         digest = blake2b(digest_size=6)
         for part in (self.train, self.test):
             for array in (part.X, part.y, part.starts, part.stops):
-                digest.update(np.ascontiguousarray(array).data)
+                for found in hashed(array):
+                    digest.update(found)
         return digest.hexdigest()
 
     def inside(self, fraction: float, seed: int) -> Federated:
@@ -290,8 +292,8 @@ def _checked(subject: str, found: Any) -> Table:
     table: Table = {}
     for key, values in ((str(key), values) for key, values in found.items()):
         what = f"{key} of {subject[0].lower()}{subject[1:]}"
-        labels = as_labels(values, what) if key == "y" else None
-        numbers = as_numbers if key in ("X", "y") else as_array
+        labels = as_labels(values, what) if key == "y" and not several(values) else None
+        numbers = as_inputs if key in ("X", "y") else as_array
         table[key] = numbers(values, what) if labels is None else labels
     n = len(table["X"]) if table["X"].ndim else 0
     for key, values in table.items():

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data.array_input import is_table
+from coterie.data.net_inputs import as_inputs, hashed, layout, several, together
 from coterie.data.table import Table
 from coterie.errors import RAISED, CoterieError, plural, shortened
 from coterie.options import shown
@@ -128,10 +129,7 @@ def _by_client(given: Mapping[Any, Any]) -> dict[str, Any]:
     if twice := [label for label in given if str(label) != label and str(label) in given]:
         raise CoterieError(f"{ROWS} has client {twice[0]} twice, as a number and as text: give each client one label.")
     parts = {label: _pair(label, own) for label, own in given.items()}
-    try:
-        X, y = (np.concatenate([part[k] for part in parts.values()]) for k in (0, 1))
-    except ValueError as e:
-        raise CoterieError(f"The rows of clients must have one shape: {e}.") from e
+    X, y = (together([part[k] for part in parts.values()], "The rows of clients") for k in (0, 1))
     counts = [len(part[1]) for part in parts.values()]
     return {"X": X, "y": y, "client": np.repeat([str(label) for label in parts], counts)}
 
@@ -143,11 +141,12 @@ def _pair(label: Any, own: Any) -> tuple[Any, Any]:
         if hasattr(own, "dtype"):
             raise TypeError("it is one array")
         if isinstance(own, Sequence) and len(own) == 2:
-            X, y = map(_array, own)
+            X, y = (as_inputs(part, "X or y") if several(part) else _array(part) for part in own)
         elif hasattr(own, "__getitem__") and hasattr(own, "__len__"):
             items = [_item(own[i]) for i in range(len(own))]
-            X, y = (np.stack([item[k] for item in items]) for k in (0, 1)) if items else 2 * (np.empty(0),)
-            fixed = all(_digest(items[i]) == _digest(_item(own[i])) for i in range(min(len(own), AGAIN)))
+            X, y = (_stacked([item[k] for item in items]) for k in (0, 1)) if items else 2 * (np.empty(0),)
+            some = range(min(len(own), AGAIN))
+            fixed = all(_digest(_flat(items[i])) == _digest(_flat(_item(own[i]))) for i in some)
         else:
             raise TypeError("it is neither")
     except RAISED as e:
@@ -173,7 +172,25 @@ def _item(item: Any) -> tuple[Any, Any]:
     if not isinstance(item, Sequence) or len(item) != 2:
         kind = type(item).__name__
         raise TypeError(f"an item is a {kind}{f' of {len(item)}' if isinstance(item, Sequence) else ''}, and no pair")
-    return _array(item[0]), _array(item[1])
+    X, y = (part if isinstance(part, Mapping | tuple | list) else _array(part) for part in item)
+    return X, y
+
+
+def _flat(item: Any) -> list[Any]:
+    """All arrays of a row, one after another."""
+    if isinstance(item, Mapping | tuple):
+        return [leaf for part in (item.values() if isinstance(item, Mapping) else item) for leaf in _flat(part)]
+    return [_array(item)]
+
+
+def _stacked(items: list[Any]) -> Any:
+    """Items of a Dataset as rows: of one shape, of several lengths, or of several arrays."""
+    if isinstance(items[0], Mapping):
+        return as_inputs([{key: _array(part) for key, part in item.items()} for item in items], "Items")
+    if isinstance(items[0], tuple):
+        return as_inputs({str(k): _stacked([item[k] for item in items]) for k in range(len(items[0]))}, "Items")
+    rows = [_array(item) for item in items]
+    return as_inputs(rows, "Items") if len({row.shape[:1] for row in rows}) > 1 else np.stack(rows)
 
 
 def _array(values: Any) -> Any:
@@ -190,6 +207,12 @@ def _digest(parts: Any) -> str:
     """Twelve letters that tell texts and arrays from others."""
     found = blake2b(digest_size=6)
     for part in parts:
+        if several(part):
+            part = as_inputs(part, "X or y")
+            found.update(repr(layout(part)).encode())
+            for one in hashed(part):
+                found.update(one)
+            continue
         values = np.asarray(part.encode() if isinstance(part, str) else _array(part))
         if values.dtype.kind == "O":
             values = np.asarray(repr(values.tolist()).encode())

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.net_inputs import is_plain
 from coterie.data.partition import ClientRows
 from coterie.errors import CoterieError, listed, nearest
 from coterie.federation import Array
@@ -66,6 +67,10 @@ def objective_of(
             raise CoterieError(
                 f"The model softmax has no use for {listed(idle)} of [model], which a torch model has: take one, such "
                 "as mlp, or leave that out."
+            )
+        if not is_plain(rows.X):
+            raise CoterieError(
+                "The model softmax takes one array of numbers, and X has several, or series: take a net."
             )
         flat = np.asarray(rows.X, dtype=np.float64).reshape(len(rows.X), -1)
         X = np.concatenate([np.ones((len(flat), 1)), flat], axis=1)

@@ -244,7 +244,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "sparse": (lambda: deep(X=scipy.sparse.csr_matrix(X)), r"give X.toarray\(\)"),
     "sparse tensor": (lambda: deep(X=tensors[0].to_sparse()), "to_dense"),
-    "ragged lists": (lambda: deep(X=[[1.0] * 6] * 9 + [[1.0]]), "one array of numbers, with rows of one shape"),
+    "ragged lists": (lambda: deep(X=[[1.0] * 6] * 9 + [[1.0]]), "X have several lengths, up to 6: pad them"),
     "masked": (lambda: deep(X=np.ma.masked_less(X, 0)), "must not be masked"),
     "complex": (lambda: deep(X=tensors[0].to(torch.cfloat)), "must be real numbers"),
     "a table with text": (lambda: deep(X=pd.DataFrame(X).assign(town="Bern")), r"\(such as 'Bern'\)"),
@@ -288,7 +288,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "items of three": (items(lambda i: (tensors[0][i], 0, i)), "is a list of 3"),
     "items are nothing": (items(lambda i: None), r"those of row 0 of client 0 \(None\) are not"),
     "items with text": (items(lambda i: (tensors[0][i], "cat")), "The targets of row 0 of client 0"),
-    "items of two inputs": (items(lambda i: ((tensors[0][i], tensors[0][i]), 0)), "must be one tensor"),
+    "items of two inputs": (items(lambda i: ((tensors[0][i], tensors[0][i]), 0)), "must be Tensor, not tuple"),
     "items that fail": (
         lambda: items(lambda i: fails() if i == 7 else (tensors[0][i], 0))().has_finite_gradient(),
         "does not give row 7 of client 0: it raises KeyError: 'lost'",

@@ -23,6 +23,7 @@ from coterie.objectives.deep.local_steps import Shuffles, Training, batch
 from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
 from coterie.objectives.deep.sequential import SequentialClients, explained
+from coterie.objectives.deep.several import called, losses_of
 from coterie.objectives.deep.side_effects import batches, find_side_effects
 from coterie.objectives.deep.validate import moving_buffers, validate
 from coterie.objectives.gradient_steps import Draws, RowRanges, Walk
@@ -81,7 +82,8 @@ class Deep(RowRanges):
         model : torch.nn.Module, or callable
             The module, or a function without arguments that makes one; it is copied, never changed.
         X : (n, ...) array or tensor
-            Inputs. Floating numbers take the model's type; whole numbers are handed on as they are.
+            Inputs. Floating numbers take the model's type; whole numbers are handed on as they are. Several in a mapping
+            or tuple go to a forward that takes them; rows may have several lengths.
         y : (n, ...) array or tensor
             Targets; for ``cross_entropy`` classes 0, ..., K - 1, coded alike at all clients. None for rows that are
             only predicted (:meth:`predict`).
@@ -116,8 +118,9 @@ class Deep(RowRanges):
             For whatever does not fit: a row and two are taken through the model, its loss and back before anything is
             trained, and all targets in memory are looked at.
         """
+        loss, score = losses_of(y, loss, score)
         architecture = Architecture(model, loss, score, dtype, device, buffers, base)
-        rows = Tensors(X, y, architecture.dtype, architecture.device)
+        rows = Tensors(X, y, architecture.dtype, architecture.device, architecture.module)
         rows.labels = labels
         how = options.of(Training, training, "A net")
         return cls._made(architecture, rows, (starts, stops), weights, how, batched)
@@ -138,7 +141,7 @@ class Deep(RowRanges):
         """
         training = options.declared(Training)
         of = Architecture(model, **{name: more[name] for name in more if name not in training})
-        rows = of_clients(clients, of.dtype, of.device)
+        rows = of_clients(clients, of.dtype, of.device, of.module)
         batched = None if isinstance(rows, Tensors) else False
         how = options.of(Training, {name: more[name] for name in more if name in training}, "A net")
         return cls._made(of, rows, (rows.starts, rows.stops), None, how, batched)
@@ -384,7 +387,7 @@ class Deep(RowRanges):
             X, _ = self.rows.gather(rows[at : at + AT_ONCE])
             taken.clear()
             with torch.no_grad(), self.architecture.autocast():
-                module(X)
+                called(module, X)
             if not taken or not isinstance(taken[0], Tensor):
                 raise CoterieError(
                     f"Layers {', '.join(names[:3])} are not called as modules of one input, so that clients cannot be "

@@ -18,10 +18,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from coterie.data.array_input import as_numbers
+from coterie.data.net_inputs import as_inputs, is_plain, several, together
 from coterie.errors import RAISED, CoterieError
 from coterie.numerics.arrays import Bools, Ints
 from coterie.objectives.deep.architecture import named, short
 from coterie.objectives.deep.random_generators import Generators
+from coterie.objectives.deep.several import LENGTHS, MASK, Packed, Several, form_of, forward_of, tensors_of
 
 PROBED = 256  # of so many clients' Datasets, at most, one row is looked at before anything is trained
 
@@ -49,7 +51,8 @@ class Rows:
         with Generators(self.device, *self.sets).kept() as seed:
             seed(0, 0)
             for at in range(0, len(self), 1024):
-                for values in self.gather(np.arange(at, min(at + 1024, len(self)))):
+                rows = self.gather(np.arange(at, min(at + 1024, len(self))))
+                for values in (tensor for given in rows for tensor in tensors_of(given)):
                     if values.is_floating_point():
                         good[at : at + len(values)] &= torch.isfinite(values[..., None]).flatten(1).all(1).cpu().numpy()
         return good
@@ -76,22 +79,44 @@ class Tensors(Rows):
     """Inputs (n, ...) and targets (n, ...) that lie in memory; floating numbers take the model's type.
 
     Whole numbers are handed on as they are, so that embeddings can be told which row to look up. Targets that are None
-    are not known: 0 stands for each.
+    are not known: 0 stands for each. Several arrays, and series of any length, come as what ``made`` makes takes them.
     """
 
-    def __init__(self, X: Any, y: Any, dtype: torch.dtype, device: torch.device) -> None:
-        self.device = device
-        self.X, self.known = tensor(X, dtype, device, "The inputs X"), y is not None
-        self.y = tensor(y, dtype, device, "The targets y") if self.known else self.X.new_zeros(self.X.shape[:1])
+    def __init__(self, X: Any, y: Any, dtype: torch.dtype, device: torch.device, made: Any = None) -> None:
+        self.device, self.known = device, y is not None
+
+        def packed(values: Any, what: str, made: Any) -> Any:
+            values = as_inputs(values, what) if several(values) else values
+            if is_plain(values):
+                return tensor(values, dtype, device, what)
+            takes = forward_of(made)
+            return Packed(values, takes, lambda part, name: tensor(part, dtype, device, f"{name or 'A row'} of {what}"))
+
+        self.X = packed(X, "The inputs X", made)
+        zeros = self.X.new_zeros if isinstance(self.X, Tensor) else torch.zeros
+        self.y = packed(y, "The targets y", None) if self.known else zeros(self.X.shape[:1])
         if not self.X.ndim or len(self.X) != (len(self.y) if self.y.ndim else -1):
             shapes = f"{tuple(self.X.shape)} and {tuple(self.y.shape)}"
             raise CoterieError(f"X and y must have one row for each other, not the shapes {shapes}.")
 
     @classmethod
     def joined(
-        cls, clients: Sequence[tuple[Any, ...]], labels: Sequence[str], dtype: torch.dtype, device: torch.device
+        cls,
+        clients: Sequence[tuple[Any, ...]],
+        labels: Sequence[str],
+        dtype: torch.dtype,
+        device: torch.device,
+        made: Any = None,
     ) -> Tensors:
         """Of one pair (X, y) for each client."""
+        if any(several(part) for pair in clients for part in pair) and all(len(pair) == 2 for pair in clients):
+            named = list(zip(labels, clients, strict=True))
+            rows = [[as_inputs(pair[k], f"{'Xy'[k]} of client {who}") for who, pair in named] for k in (0, 1)]
+            joint = [together(part, f"{'Xy'[k]} of clients") for k, part in enumerate(rows)]
+            out = cls(joint[0], joint[1], dtype, device, made)
+            out.stops = np.cumsum([len(part) for part in rows[1]], dtype=np.int64)
+            out.starts = np.concatenate([[0], out.stops[:-1]])
+            return out
         parts = [_pair(who, pair, dtype, device) for who, pair in zip(labels, clients, strict=True)]
         stops = np.cumsum([len(p) for p in parts], dtype=np.int64)
         full = [number for number, p in enumerate(parts) if len(p)]
@@ -110,7 +135,7 @@ class Tensors(Rows):
     def __len__(self) -> int:
         return len(self.X)
 
-    def gather(self, index: Ints) -> tuple[Tensor, Tensor]:
+    def gather(self, index: Ints) -> tuple[Any, Any]:
         """Inputs and targets of the rows ``index``."""
         at = torch.from_numpy(index).to(self.X.device)
         return self.X[at], self.y[at]
@@ -122,9 +147,19 @@ class Sets(Rows):
     Every batch is shown to ``checked(y, rows)``, which raises a CoterieError for targets that the loss has no use for.
     """
 
-    def __init__(self, clients: Sequence[Any], labels: Sequence[str], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        clients: Sequence[Any],
+        labels: Sequence[str],
+        dtype: torch.dtype,
+        device: torch.device,
+        made: Any = None,
+    ) -> None:
+        self.takes = forward_of(made)
         loader = next((c for c in clients if isinstance(c, DataLoader)), None)
-        self.collate: Callable[[list[Any]], Any] = loader.collate_fn if loader is not None else default_collate
+        usual = loader is None or loader.collate_fn is default_collate
+        self.collate: Callable[[list[Any]], Any] = self._collated if loader is None or usual else loader.collate_fn
+        self.usual = usual
         self.sets = [_items(who, c, dtype) for who, c in zip(labels, clients, strict=True)]
         counts = [_length(who, data) for who, data in zip(labels, self.sets, strict=True)]
         self.stops = np.cumsum(counts, dtype=np.int64)
@@ -137,7 +172,7 @@ class Sets(Rows):
     def __len__(self) -> int:
         return int(self.stops[-1]) if len(self.stops) else 0
 
-    def gather(self, index: Ints) -> tuple[Tensor, Tensor]:
+    def gather(self, index: Ints) -> tuple[Any, Any]:
         """Inputs and targets of the rows ``index``, which are loaded now."""
         flat = index.ravel()
         if not len(flat):
@@ -157,9 +192,20 @@ class Sets(Rows):
                 f"{kind_of(found)}: give a Dataset whose items are (x, y)."
             )
         X, y = (self._shaped(v, w, index) for v, w in zip(found, ("inputs", "targets"), strict=True))
-        if self.checked is not None:
+        if self.checked is not None and isinstance(y, Tensor):
             self.checked(y.reshape(len(flat), *y.shape[index.ndim :]), flat)
         return X.to(self.device), y.to(self.device)
+
+    def _collated(self, items: list[Any]) -> Any:
+        """Items put together by torch, or padded where their series have several lengths and the module can be told."""
+        try:
+            return default_collate(items)
+        except RAISED:
+            if not {MASK, LENGTHS} & self.takes.keys():
+                raise
+            X = as_inputs([x for x, _ in items], "Items of Datasets")
+            packed = Packed(X, self.takes, lambda part, name: tensor(part, self.dtype, torch.device("cpu"), name))
+            return packed[torch.arange(len(items))], default_collate([y for _, y in items])
 
     def _item(self, owner: int, row: int) -> Any:
         try:
@@ -177,13 +223,15 @@ class Sets(Rows):
             return f"{self.place(int(rows[0]))} ({look[0]})"
         return f"{self.place(int(rows[0]))} ({look[0]}) and {self.place(int(rows[other]))} ({look[other]})"
 
-    def _shaped(self, values: Any, what: str, index: Ints) -> Tensor:
+    def _shaped(self, values: Any, what: str, index: Ints) -> Any:
         row = int(index.flat[0])
-        if isinstance(values, Mapping | tuple | list):
-            raise CoterieError(
-                f"The {what} of {self.place(row)} are {kind_of(values)}, and must be one tensor: put them into one "
-                "(torch.cat), which the model takes apart in its forward, or give the loader a collate_fn that does."
-            )
+        if isinstance(values, Several):
+            return values.map(lambda part: part.reshape(*index.shape, *part.shape[1:]))
+        if isinstance(values, Mapping | tuple | list) and len(values):
+            named = values if isinstance(values, Mapping) else {str(k): part for k, part in enumerate(values)}
+            form, names = form_of([*named], self.takes if what == "inputs" else {})
+            made = (self._shaped(part, what, index) for part in named.values())
+            return Several(dict(zip(names, made, strict=True)), form)
         got = tensor(values, self.dtype, torch.device("cpu"), f"The {what} of {self.place(row)}")
         if not got.ndim or len(got) != index.size:
             raise CoterieError(
@@ -200,11 +248,11 @@ class Sets(Rows):
             shapes = [values.shape[1:] for values in self.gather(self.starts[number : number + 1])]
             seen = seen or (number, shapes)
             for name, a, b in zip("Xy", shapes, seen[1], strict=True):
-                if a != b and self.collate is default_collate:
+                if a != b and self.usual and not {MASK, LENGTHS} & self.takes.keys():
                     raise CoterieError(_differ(name, self.label(number), a, self.label(seen[0]), b))
 
 
-def of_clients(clients: Any, dtype: torch.dtype, device: torch.device) -> Tensors | Sets:
+def of_clients(clients: Any, dtype: torch.dtype, device: torch.device, made: Any = None) -> Tensors | Sets:
     """Rows of a list or mapping of clients: in memory where all of them are pairs (X, y)."""
     single = isinstance(clients, Dataset | DataLoader | Tensor | np.ndarray | str | tuple)
     if single or not isinstance(clients, Iterable):
@@ -214,7 +262,7 @@ def of_clients(clients: Any, dtype: torch.dtype, device: torch.device) -> Tensor
     if not data:
         raise CoterieError("There are no clients: give the data of one at least.")
     how = data, labels or [str(i) for i in range(len(data))], dtype, device
-    rows = Tensors.joined(*how) if all(isinstance(c, tuple) for c in data) else Sets(*how)
+    rows = Tensors.joined(*how, made) if all(isinstance(c, tuple) for c in data) else Sets(*how, made)
     rows.labels = labels
     return rows
 

@@ -24,6 +24,7 @@ from coterie.objectives.deep.local_steps import Stepper, Training
 from coterie.objectives.deep.module_snapshot import Snapshot
 from coterie.objectives.deep.random_generators import Generators, Seed
 from coterie.objectives.deep.rows import Rows
+from coterie.objectives.deep.several import called, doubled
 from coterie.objectives.gradient_steps import Walk
 
 LOOK = 2048  # rows of one forward pass where no gradient is needed
@@ -109,8 +110,8 @@ class ModuleWorkspace:
         """What the module makes of inputs; a row that BatchNorm is to normalise by itself stands there twice."""
         with self.of.autocast():
             if not self.of.untracked or len(x) != 1:
-                return self.module(x)
-            outputs = self.module(torch.cat([x, x]))
+                return called(self.module, x)
+            outputs = called(self.module, doubled(x))
             return outputs[:1] if isinstance(outputs, Tensor) and outputs.shape[:1] == (2,) else outputs
 
     def forward(self, x: Any) -> Tensor:

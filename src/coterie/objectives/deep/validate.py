@@ -17,6 +17,7 @@ from coterie.objectives.deep.architecture import Architecture, short
 from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Sets, Tensors, kind_of
 from coterie.objectives.deep.sequential import ModuleWorkspace, SequentialClients
+from coterie.objectives.deep.several import called, doubled
 
 
 def validate(sequential: SequentialClients, rows: Rows, counts: Ints) -> None:
@@ -233,7 +234,7 @@ def _kind(value: object) -> str:
 def _input_remedy(of: Architecture, workspace: ModuleWorkspace, x: Tensor) -> str:
     if len(x) == 1:
         with suppress(*RAISED), torch.no_grad(), of.autocast():
-            workspace.module(torch.cat([x, x]))
+            called(workspace.module, doubled(x))
             return " It takes two rows and not one alone, as a client may have: let no layer compute over rows."
     if not x.is_floating_point():
         return (
