@@ -82,8 +82,8 @@ class Deep(RowRanges):
         model : torch.nn.Module, or callable
             The module, or a function without arguments that makes one; it is copied, never changed.
         X : (n, ...) array or tensor
-            Inputs. Floating numbers take the model's type; whole numbers are handed on as they are. Several in a mapping
-            or tuple go to a forward that takes them; rows may have several lengths.
+            Inputs. Floating numbers take the model's type; whole numbers are handed on as they are. Several in a
+            mapping or tuple go to a forward that takes them; rows may have several lengths.
         y : (n, ...) array or tensor
             Targets; for ``cross_entropy`` classes 0, ..., K - 1, coded alike at all clients. None for rows that are
             only predicted (:meth:`predict`).
