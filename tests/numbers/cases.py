@@ -29,7 +29,7 @@ def schools() -> pd.DataFrame:
     level = rng.normal(size=4)[sector] + 0.5 * rng.normal(size=SCHOOLS)
     slope = 0.6 + 0.3 * rng.normal(size=SCHOOLS)
     eta = 0.4 * level[school] + slope[school] * (hours - 3.0)
-    return pd.DataFrame(
+    frame = pd.DataFrame(
         {
             "school": [f"s{i:02d}" for i in school],
             "sector": [f"k{i}" for i in sector[school]],
@@ -45,6 +45,8 @@ def schools() -> pd.DataFrame:
             "day": rng.permutation(n),
         }
     )
+    wild = frame["score"] + 20.0 * (frame["day"] % 40 == 0)
+    return frame.assign(amount=np.exp(0.4 * frame["score"]), wild=wild, missed=1 + frame["day"] % 4)
 
 
 def digest(values: Any) -> list[float]:
@@ -92,6 +94,7 @@ def advised(**options: Any) -> Numbers:
 
 
 FAMILIES = {"gaussian": "score", "binomial": "passed", "poisson": "visits"}
+WITH_DISPERSION = {"negative-binomial": "visits", "gamma": "amount", "student-t(4)": "wild"}
 EXACT = ("local", "pooled", "own-intercept", "clusterwise", "single-cluster", "hierarchical", "james-stein")
 OVER_ROUNDS: dict[str, Mapping[str, Any]] = {
     "async-l2gd": {"steps": 400, "batch": 4},
@@ -142,6 +145,22 @@ TABLES: dict[str, Callable[[], Numbers]] = {
         for family, outcome in FAMILIES.items()
         for method, rounds in OVER_ROUNDS.items()
     },
+    **{
+        f"{family} {method}": partial(
+            fitted,
+            f"{outcome} ~ hours",
+            family=family,
+            method=method,
+            covariance="diagonal",
+            splits=0,
+            shared=("hours",) if method == "fedper" else (),
+        )
+        for family, outcome in WITH_DISPERSION.items()
+        for method in ("local", "pooled", "clusterwise", "hierarchical", "james-stein", "fedper")
+    },
+    "degrees of freedom found": partial(fitted, "wild ~ hours", family="student-t", method="hierarchical", splits=0),
+    "amounts compared": partial(fitted, "amount ~ hours", family="gamma", splits=1),
+    "successes of trials": partial(fitted, "cbind(visits, missed) ~ hours", family="binomial", method="hierarchical"),
     **{
         f"covariance {name}": partial(fitted, covariance=name, method="hierarchical", splits=0)
         for name in ("auto", "isotropic", "two", "diagonal", "full")
