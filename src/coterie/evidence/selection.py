@@ -138,6 +138,15 @@ def weight_losses(
     return loss / rows
 
 
+def chooses_lam(asked: Asked, splits: Splits) -> bool:
+    """Whether held-out rows choose a network's lam; a CoterieError where none can be held out."""
+    if asked.lam == HELD_OUT and splits.count == 0:
+        raise CoterieError(
+            "lam of the network is to be chosen by held-out rows: ask for one split or more, or give lam."
+        )
+    return asked.lam == HELD_OUT
+
+
 def choose_lam(
     clients: Clients, problem: GroupedProblem, network: Mapping[str, Any], splits: Splits
 ) -> tuple[dict[str, Any], list[tuple[float, float]]]:
@@ -148,12 +157,8 @@ def choose_lam(
     out.
     """
     asked = Asked.of(network)
-    if asked.lam != HELD_OUT:
+    if not chooses_lam(asked, splits):
         return dict(network), []
-    if splits.count == 0:
-        raise CoterieError(
-            "lam of the network is to be chosen by held-out rows: ask for one split or more, or give lam."
-        )
     inner = splits.inner(INNER_PATH)
     lam: Floats | None = None
     losses, rows = [], 0.0

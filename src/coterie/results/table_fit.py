@@ -19,7 +19,7 @@ from coterie.data.identifiability import collinear, constant_within_clients, ort
 from coterie.engines.local_engines import ready
 from coterie.errors import CoterieError, NotIdentified, plural
 from coterie.evidence.comparison import BASELINES
-from coterie.evidence.selection import SPAN, STEPS, choose_lam, clusterpath, positioned, resolved, select
+from coterie.evidence.selection import SPAN, STEPS, choose_lam, chooses_lam, clusterpath, positioned, resolved, select
 from coterie.evidence.table_comparison import TableComparison, all_splits, each_split
 from coterie.families import family_named
 from coterie.methods.networks.options import Asked
@@ -97,6 +97,8 @@ class Fitting:
     ) -> tuple[Estimates, dict[str, float]]:
         """One method on some of the rows, and what it cost; ``intervals``: they are wanted."""
         hold, spent = self.options.hold.inside(self.clients, clients), dict[str, float]()
+        if FITTED[name].networked:
+            chooses_lam(Asked.of(self.options.network or {}), hold)  # refused before work
         if problem.family.unknown and (FITTED[name].networked or self.options.strengths):  # strengths depend on it
             first = replace(FITTED["hierarchical" if problem.learnable else "pooled"], fits="tree.dispersion:find")
             known, spent = run(first, clients, problem, self.options.learning, self.options.engine)

@@ -44,6 +44,23 @@ def test_what_finding_a_dispersion_costs_is_in_the_ledger(method: str) -> None:
     assert found.ledger["bytes_up"] > 0.4 * first.ledger["bytes_up"]
 
 
+def test_what_cannot_be_chosen_is_refused_before_a_dispersion_is_searched_for(monkeypatch) -> None:
+    from coterie.methods.tree import dispersion
+
+    monkeypatch.setattr(dispersion, "with_dispersion", lambda *_, **__: pytest.fail("searched"))
+    with pytest.raises(coterie.CoterieError, match="lam of the network is to be chosen"):
+        fit("count", "negative-binomial", method="similarity-network")
+
+
+def test_methods_that_are_compared_share_a_dispersion(monkeypatch) -> None:
+    from coterie.methods.tree import dispersion
+
+    calls, search = [], dispersion.with_dispersion
+    monkeypatch.setattr(dispersion, "with_dispersion", lambda *a, **k: calls.append(1) or search(*a, **k))
+    fit("count", "negative-binomial", method="hierarchical", cluster="cluster", splits=2)
+    assert len(calls) == 2 * 3 + 1  # one model for all, with clusters, and without; then of all rows
+
+
 @pytest.mark.parametrize("unit", [1e-90, 1e60])
 def test_amounts_in_other_units_have_the_same_dispersion(unit: float) -> None:
     one = fit("amount", "gamma", method="hierarchical")
