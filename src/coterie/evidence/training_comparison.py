@@ -156,7 +156,7 @@ def compare(
                 again = resume and own is not None and (own / FILE).exists()
                 setting = {} if again else pick(inner, name, watch, where)
                 run = train(problem, name, setting, [*watch(where), *watching], own, again)
-                runs.setdefault(name, []).append(run if models and k == 0 else replace(run, theta=None))
+                runs.setdefault(name, []).append(run if models and k == 0 else replace(run, theta=None, shared=None))
     tried = {name: len(trained_method(name, config.folder).settings(config.given(name))) for name in methods}
     config = config if first is None else first.config
     return TrainingComparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1}, first)

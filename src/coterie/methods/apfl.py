@@ -7,7 +7,7 @@ w_i``. Every local step moves w_i along its own gradient and v_i along the mixtu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -72,6 +72,7 @@ class APFL(LocalTraining):
     client's local optimum: alpha says how fast it goes there (``eta alpha^2`` a step), not where.
     """
 
+    joins: ClassVar[str] = "rounds"
     alpha: Annotated[float, Option("First alpha_i, from 0 (FedAvg) to 1 (local).", low=0.0, high=1.0)] = 0.5
     adaptive: Annotated[bool, Option("Whether clients learn their own alpha_i, by a gradient step a round.")] = False
     E: Passes = 1  # the paper's tau

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -54,6 +54,7 @@ class CFL(LocalTraining):
     With 0 all are.
     """
 
+    joins: ClassVar[str] = "groups"
     eps1: Annotated[float, Option("Length of its mean update below which a group may be split.", low=0.0)]
     eps2: Annotated[float, Option("Length that a client's update must exceed for a split.", low=0.0)]
     E: Passes = 1

@@ -6,7 +6,7 @@ Beside the shared model w of FedAvg, every client has its own v_k, which minimis
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -49,6 +49,7 @@ def update(
 class Ditto(LocalTraining):
     """Algorithm 1 with the paper's symbols, over FedAvg; steps are stable for ``eta (L + lambda) < 2``."""
 
+    joins: ClassVar[str] = "rounds"
     lam: Annotated[float, Option("lambda: 0 makes v_k local, a large one makes it w.", low=0.0)]
     s: Annotated[int, Option("Steps of v_k in a round.", low=1, beside=("passes", (0,)))] = 1
     passes: Annotated[int, Option("Instead of s: passes of v_k over its rows in a round; 0 for none.", low=0)] = 0

@@ -37,6 +37,7 @@ def gradients(site: Site, w: Floats, clip: float = np.inf, chosen: Bools | None 
 class DPSGD(LocalTraining):
     """Algorithm 1 with the paper's symbols; clip, noise and sampling of rows are the federation's."""
 
+    joins: ClassVar[str] = "steps"
     mu: Annotated[float, Option("Momentum of the server, which costs no privacy.", low=0.0, high=1.0)] = 0.0
     by_row: ClassVar[bool] = True  # is compared where the privacy of rows is asked for
 

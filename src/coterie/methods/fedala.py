@@ -8,7 +8,7 @@ theta_i) * W_i`` with weights W_i in [0, 1], which go along their own gradient; 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -74,6 +74,7 @@ class FedALA(LocalTraining):
     its batches rest. A client keeps its model and its weights.
     """
 
+    joins: ClassVar[str] = "rounds"
     layers: Annotated[tuple[str, ...], patterns("The higher layers, which have weights; w replaces the others.")] = (
         "*",
     )

@@ -42,6 +42,7 @@ class FedAvg(LocalTraining):
     Clients count by the weight of their rows.
     """
 
+    joins: ClassVar[str] = "steps"
     E: Passes = 1
     finetune: Annotated[int, Option("Steps of every client's own at the end.", low=0)] = 0
     update: ClassVar[Any] = staticmethod(update)

@@ -6,6 +6,7 @@ FedPer: FedAvg of the base layers; the personalization layers, the last ones in 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
@@ -18,6 +19,8 @@ class FedPer(FedAvg):
     With one step of all rows a round it goes down ``sum_k n_k F_k(w_B, w_Pk)`` over the base and everyone's own layers,
     and ends where that is least; with more steps the base drifts as FedAvg's does. Stable for ``eta L < 2``.
     """
+
+    joins: ClassVar[str] = "rounds"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,7 +9,7 @@ from its rows what to add to G's scores. Where heads are linear, the scores of b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -95,6 +95,7 @@ def with_both_heads(site: Site, w: Floats, transport: ModelTransport, head: list
 class FedROD(LocalTraining):
     """The paper's method with a linear P, for nets of classes; clients count by the weight of their rows."""
 
+    joins: ClassVar[str] = "rounds"
     head: Annotated[tuple[str, ...], patterns("The head G, one linear layer, to whose scores P adds.")] = ("head*",)
     bias: Annotated[tuple[str, ...], patterns("Its bias, a number for each class.")] = ("head*bias",)
     E: Passes = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -76,6 +76,7 @@ class FedSoft(IFCA):
     sums of models, by shares; sites add them up first.
     """
 
+    joins: ClassVar[str] = "rounds"
     lam: Annotated[float, Option("Pull to the centres; steps are stable for ``eta (L + lambda) < 2``.", low=0.0)]
     every: Annotated[int, Option("Rounds after which shares are found anew.", low=1)] = 2
     least: Annotated[float, Option("Smallest share of a centre.", low=0.0, below=1.0)] = 1e-4

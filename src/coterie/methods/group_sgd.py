@@ -71,6 +71,7 @@ class GroupSGD(LocalTraining):
     they travel, is to be averaged.
     """
 
+    joins: ClassVar[str] = "groups"
     EXCLUSIVE: ClassVar = (("tau", "E"),)
     shared: Annotated[tuple[str, ...], patterns("Layers x_s of all groups: () for none, ('*',) for all.")] = ()
     group: Any = None

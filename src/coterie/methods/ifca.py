@@ -59,6 +59,7 @@ def update(site: Site, transport: ModelTransport, eta: float, tau: int, B: int, 
 class IFCA(LocalTraining):
     """Algorithm 1; clients count by the weight of their rows, and ``personal`` parts go with any model they take."""
 
+    joins: ClassVar[str] = "steps"
     several: ClassVar[bool] = True  # first models
     k: Annotated[int, Option("Number of groups.", low=1)]
     tau: Annotated[int, Option("Steps of a client in a round.", low=1)] = 1

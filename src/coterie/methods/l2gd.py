@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -59,6 +59,7 @@ class L2GD(LocalTraining):
     and run away above 2.
     """
 
+    joins: ClassVar[str] = "rounds"
     lam: Annotated[float, Option("Strength of the ties: 0 makes clients local.", low=0.0)]
     alpha: Annotated[float, Option("Share of the tie to all clients, not to the cluster.", low=0.0, high=1.0)] = 1.0
     tau: Annotated[float, Option("Mean number of local steps in a round, drawn for all.", above=0.0, high=1e9)] = 10.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -56,6 +56,7 @@ class PerFedAvg(LocalTraining):
     far below 1e-3, as gradients there have about seven digits.
     """
 
+    joins: ClassVar[str] = "rounds"
     alpha: Annotated[float, Option("Step of each client's own, at the end and inside F_i; at most 1 / L.", above=0.0)]
     delta: Annotated[
         float, Option("Difference that stands for the Hessian (Per-FedAvg HF); 0 leaves it out (FO).", low=0.0)

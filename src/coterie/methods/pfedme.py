@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -50,6 +50,7 @@ class PFedMe(LocalTraining):
     ``eta`` is the step size of w_i; ``eta lambda`` should be below 2, and with 1 w_i becomes theta_i.
     """
 
+    joins: ClassVar[str] = "rounds"
     lam: Annotated[float, Option("lambda: a small one makes theta_i local, a large one w.", above=0.0)]
     alpha: Annotated[float, Option("Step size for theta_i; stable for ``alpha (L + lambda) < 2``.", above=0.0)]
     K: Annotated[int, Option("Steps that make theta_i, all on one batch.", low=1)] = 5

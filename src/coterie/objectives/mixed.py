@@ -220,6 +220,14 @@ class Padded:
         return out
 
 
+def padded(models: Any) -> npt.NDArray[Any]:
+    """Models (m, d) of unequal lengths, ``federation.Ragged``, each with zeros after its end."""
+    sizes = np.diff(models.offsets)
+    out = np.zeros((len(models), sizes.max(initial=0)), models.values.dtype)
+    out[np.arange(out.shape[1]) < sizes[:, None]] = models.values
+    return out
+
+
 def kinds(objective: Any) -> Iterator[tuple[Ints, Any]]:
     """The clients of each architecture at a site, and their objective: all of them, where it is not mixed."""
     if hasattr(objective, "kinds"):

@@ -14,13 +14,20 @@ import numpy.typing as npt
 from coterie.data.labels import find_labels
 from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError, fitting, listed
-from coterie.methods.groups.evaluation import Adapted, adapt
-from coterie.options import need_names
+from coterie.methods.groups.evaluation import Adapted, adapt, judge_groups
+from coterie.methods.local_training.new_client import join
+from coterie.methods.registry import trained_method
+from coterie.objectives.parameters import parameter_mask
+from coterie.options import Declared, Option, need_names
 from coterie.results.training_result import finite_rows
 from coterie.runs.model_objective import layers
 
 if TYPE_CHECKING:
     from coterie.results.training_result import TrainingResult
+
+
+ROUNDS = 20
+_NAMES = ("by", "rounds", *(name for name in inspect.signature(adapt).parameters if name not in ("fed", "w")))
 
 
 def adapted(
@@ -30,7 +37,7 @@ def adapted(
     rows, options = result.rows_like_these(X, "adapt to"), dict(given)
     if not len(rows):
         raise CoterieError("A new client needs one row at least to adapt a model to.")
-    need_names("adapt()", options, inspect.signature(adapt).parameters.keys() - {"fed", "w"})
+    need_names("adapt()", options, _NAMES)
     if (group is not None or result.heads) and group not in result.heads:
         known = f"losses of nets of other shapes do not compare: say one of {listed(dict.fromkeys(result.heads))}"
         raise CoterieError(f"group of adapt() is {group!r}, and {known if result.heads else 'all nets are alike'}.")
@@ -40,10 +47,47 @@ def adapted(
         options["personal"] = layers(result.configuration, here)["personal"]
     with fitting("What was read of these trained models", "They are damaged: train them again."):
         groups, means = mean_models(result, group)
-    found = adapt(InProcess(here), means, **options)
-    if options.get("steps") and np.array_equal(found.models[0], means[found.group[0]]):
+    fed = InProcess(here)
+    rule, method = _rule(result, here, options.pop("by", "method"))
+    rounds = Declared("rounds", int, Option(low=0)).read(options.pop("rounds", ROUNDS))
+    if rule != "rounds" and "rounds" in given:
+        raise CoterieError(f"rounds of adapt() changes nothing for {result.method}, whose rule has none: say steps.")
+    if rule in ("rounds", "steps"):
+        still = parameter_mask(here, getattr(here, "kept", ()))  # statistics, which no server has
+        groups, means = np.arange(len(result.shared)), np.where(still, means.mean(axis=0), result.shared)
+        means = means.astype(result.shared.dtype)
+    if rule == "rounds":
+        if not (several := getattr(method, "several", False)):  # of groups' shared models the one that suits its rows
+            groups = np.maximum(judge_groups(fed, means, held=False).group[:1], 0)
+        means, groups = join(fed, method, means if several else means[groups[0]], rounds), groups[:1]
+        if not np.isfinite(means).all():
+            raise CoterieError(f"The rounds of {result.method} diverge on these rows: train with a smaller eta.")
+    usual = {"steps": getattr(method, "finetune", 0), "pull": getattr(method, "mu", 0.0)} if rule == "steps" else {}
+    found = adapt(fed, means, **usual | options)
+    if (usual | options).get("steps") and np.array_equal(found.models[0], means[found.group[0]]):
         warnings.warn("The steps on these rows diverge or move nothing: the model is its group's.", stacklevel=3)
     return replace(found, group=np.where(found.group < 0, -1, groups[found.group]))
+
+
+def _rule(result: TrainingResult, here: Any, by: str) -> tuple[str, Any]:
+    """What is done with a client that comes later, and the method that does it."""
+    if by not in ("method", "mean"):
+        raise CoterieError(f"by of adapt() must be method or mean, not {by!r:.40}.")
+    if by == "mean" or ":" in result.method:
+        return "groups", None
+    row = trained_method(result.method)
+    rule = getattr(row.method_class, "joins", "")
+    if not rule:
+        raise CoterieError(
+            f"{result.method} has no rule for a client that was not there, as its models hang on what others answer in "
+            "training: say by='mean' to begin at the mean of all models, or train with the client."
+        )
+    if rule == "groups" or result.shared is None:
+        return "groups", None
+    own = {name: value for name, value in result.run.setting.items() if name in row.hyper_parameters}
+    parts = layers(result.configuration, here)
+    method = row.make(result.run.seed, **{k: v for k, v in parts.items() if k == row.layout} | own)
+    return "rounds" if method.personal else rule, method
 
 
 def mean_models(result: TrainingResult, head: str | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:

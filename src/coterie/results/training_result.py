@@ -75,6 +75,8 @@ class TrainingResult:
         Of a row of X that is several arrays, or series: see :func:`coterie.data.net_inputs.layout`.
     class_names : tuple of str
         What classes are called, where outcomes were text.
+    shared : (k, d) array or None
+        What the server has for clients to come: the shared model, or those of groups.
     """
 
     evidence: TrainingComparison
@@ -94,6 +96,7 @@ class TrainingResult:
     digests: tuple[str, ...] = ()
     layout: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
+    shared: Any = None
 
     @classmethod
     def of(cls, found: TrainingComparison, method: str) -> TrainingResult:
@@ -103,7 +106,7 @@ class TrainingResult:
             raise CoterieError("The comparison kept no models.")
         data = problem.data
         group = data.group if trained_method(method, found.config.folder).groups else run.group  # known, or found
-        bare = {name: [replace(one, theta=None) for one in runs] for name, runs in found.runs.items()}
+        bare = {name: [replace(one, theta=None, shared=None) for one in runs] for name, runs in found.runs.items()}
         heads = tuple(data.groups[g] for g in data.group) if found.config.model["heads"] else ()
         sizes = np.concatenate([[p.dim] * len(p) for _, p in kinds(problem.objective)]) if heads else None
         bases = [part.base for _, part in kinds(problem.objective) if hasattr(part, "base")]
@@ -130,6 +133,7 @@ class TrainingResult:
             digests=tuple(base.digest for base in bases),
             layout=() if net_inputs.is_plain(data.train.X) else net_inputs.layout(data.train.X),
             class_names=data.class_names,
+            shared=run.shared,
         )
 
     @property
@@ -205,7 +209,7 @@ class TrainingResult:
     def module(self, label: Any) -> Any:
         """The torch module of a client, by its label, in evaluation mode, which shares nothing with any other.
 
-        Of softmax it is a linear layer in float64 after one that flattens; else what was given, in its type.
+        Of softmax it is a linear layer in float64 after one that flattens; else what was given.
         """
         theta = self.client(label)
         if self.configuration.model["path"] == "softmax":
@@ -223,11 +227,10 @@ class TrainingResult:
         Parameters
         ----------
         client : label
-            Whose it is.
+            Whose net.
         path : path
             It ends in ``.safetensors``: the tensors of :meth:`state_dict`, with the client and the method as metadata;
-            or in ``.onnx``: the whole net, whose input "rows" (n, ...) has any number of rows and whose output is
-            "outputs", once onnxruntime gives within 1e-5 what torch gives (``pip install 'coterie[onnx]'``).
+            or in ``.onnx``: the whole net, from "rows" (n, ...) to "outputs", within 1e-5 of torch's.
 
         Raises
         ------
@@ -278,8 +281,7 @@ class TrainingResult:
         """
         from coterie.results.exported_models import probabilities
 
-        config = self.configuration.model
-        loss = "cross_entropy" if config["path"] == "softmax" else config["loss"]
+        loss = "cross_entropy" if self.configuration.model["path"] == "softmax" else self.configuration.model["loss"]
         return probabilities(loss, self._answers("outputs", X, client))
 
     def _answers(self, ask: str, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
@@ -291,14 +293,25 @@ class TrainingResult:
         return np.asarray(found)[: len(rows)]
 
     def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike, *, group: str | None = None, **options: Any) -> Adapted:
-        """A model for a client that was not there, from its own rows X, y (n, ...).
+        """A model for a client that was not there, from its own rows X, y (n, ...), by the rule of its method.
 
-        It begins at the best of the groups' models, or where there are none, at the mean of all clients' models.
-        Models of clients that were left out, or that diverged, have no part in either. Options are ``eta``, ``steps``,
-        ``B`` and ``personal`` of :func:`coterie.methods.groups.evaluation.adapt`; by default the layout's personal
-        layers are, or all where there is no layout. Where groups' nets have other shapes, say which ``group`` it is of.
-        A CoterieError for rows of another shape, none, or such as are not finite, and where no client's model is of
-        use.
+        Parameters
+        ----------
+        X, y : (n, ...) arrays
+            The client's rows and outcomes.
+        group : str, optional
+            Of which it is, where groups' nets have other shapes.
+        **options
+            ``by="mean"`` begins at the mean of clients' models (of the best group by loss) instead of by "method".
+            ``rounds`` (20), in which a client of ditto, fedper and the like takes part, each from the shared model.
+            ``steps``, ``eta``, ``B``, ``personal``, ``pull``: steps from there, by default of the layout's personal
+            layers, or all; see :func:`coterie.methods.groups.evaluation.adapt`.
+
+        Raises
+        ------
+        CoterieError
+            For rows of another shape, none, or such as are not finite; where no client's model is of use; and for a
+            method without a rule, whose models hang on what others answer in training.
         """
         from coterie.results.new_clients import adapted
 

@@ -19,9 +19,11 @@ from coterie.errors import CoterieError, fitting, listed
 from coterie.federation import Ragged
 from coterie.files import local
 from coterie.methods.local_training.client_work import BROKEN, DIVERGED
+from coterie.methods.local_training.new_client import shared_models
 from coterie.methods.local_training.rounds import NO_GRADIENT
 from coterie.methods.method import Method
 from coterie.methods.registry import trained_method
+from coterie.objectives.mixed import padded
 from coterie.objectives.parameters import base_digest
 from coterie.options import unheeded
 from coterie.runs.config import differences, judged
@@ -61,6 +63,7 @@ class Trained:
     notes: list[str] = field(default_factory=list)  # what no theorem covers in the hyper-parameters
     labels: tuple[str, ...] = ()  # what clients are called
     helpers: list[str] = field(default_factory=list)  # clients without a model, which help the main ones
+    shared: Any = None  # (k, d) what the server has for clients to come, where the method has anything
 
     @property
     def trouble(self) -> str:
@@ -215,6 +218,7 @@ class _Run:
             judged, value = scores.rule.by != "loss", value if np.isfinite(value) else -np.inf
             if not self.best or (judged, value) > (self.best["judged"], self.best["value"]):
                 self.best = {"judged": judged, "value": value, "round": self.state["t"], "theta": theta}
+                self.best |= {"shared": shared_models(self.method, self.state)}
         self.curve.append(entry | self.measured() | {"seconds": self.seconds})
 
     def look(self, rounds: int) -> Look:
@@ -269,7 +273,8 @@ class _Run:
         """The result: models of the last round, or the best ones where rows were held back to judge by."""
         if not self.curve or self.curve[-1]["round"] != self.state["t"]:
             self.evaluate()
-        theta, labels = self.best["theta"] if self.best else self.models(), self.problem.data.labels
+        last = self.best or {"theta": self.models(), "shared": shared_models(self.method, self.state)}
+        theta, labels = last["theta"], self.problem.data.labels
         ours, together = not self.trainer.user_defined, self.trainer.pool_rows
         state = self.state if ours else self.method.about_clients(self.state)
         out = np.zeros(0) if together else np.asarray(state.get("quarantined", np.zeros(len(labels))))
@@ -285,6 +290,7 @@ class _Run:
             setting=self.settings,
             seed=self.problem.seed,
             theta=theta,
+            shared=last["shared"],
             scores=self.problem.scores(theta, last=True),
             labels=labels,
             curve=self.curve,
@@ -300,14 +306,6 @@ class _Run:
             helpers=self.helpers,
             notes=[*(self.notes() if ours else ()), *getattr(self.on, "notes", ()), *getattr(self.on, "idle", ())],
         )
-
-
-def padded(models: Ragged) -> Any:
-    """Models (m, d) of unequal lengths, each with zeros after its end."""
-    sizes = np.diff(models.offsets)
-    out = np.zeros((len(models), sizes.max(initial=0)), models.values.dtype)
-    out[np.arange(out.shape[1]) < sizes[:, None]] = models.values
-    return out
 
 
 def train(

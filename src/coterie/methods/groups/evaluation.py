@@ -170,10 +170,13 @@ class Adapted:
 
 
 @work
-def adaptation_steps(site: Site, w: Floats, eta: float, steps: int, B: int, personal: list[str]) -> dict[str, Any]:
-    """Some steps from w (m, d) on a client's own rows, of the personal parameters alone."""
+def adaptation_steps(
+    site: Site, w: Floats, eta: float, steps: int, B: int, personal: list[str], pull: float
+) -> dict[str, Any]:
+    """Some steps from w (m, d) on a client's own rows, of the personal parameters alone, pulled back to w."""
     on = parameter_mask(site.objective, personal).astype(np.float64) if personal else None
-    theta = train(site, w, eta, steps, 0, B, "adaptation rows", on=on)
+    tied: dict[str, Any] = {"anchor": w, "pull": pull} if pull else {}
+    theta = train(site, w, eta, steps, 0, B, "adaptation rows", on=on, **tied)
     return {"theta": np.where(finite(theta)[:, None], theta, w)}
 
 
@@ -186,17 +189,20 @@ def adapt(
     steps: Annotated[int, Option(low=0)] = 0,
     B: Annotated[int, Option(low=0)] = 0,
     personal: Annotated[tuple[str, ...], Option()] = (),
+    pull: Annotated[float, Option(low=0.0)] = 0.0,
 ) -> Adapted:
     """Models for new clients, those of ``fed``, out of a fitted run; nothing that is shared changes.
 
     ``w`` is a model for each group (k, d), as in ``state["w"]`` of IFCA and CFL, or one for all (d,). After the group
     is chosen come so many local ``steps``, of ``eta`` and B rows (0: all), of the ``personal`` parameters, names or
-    patterns such as ``head*``, by default of all. A CoterieError for a pattern that matches nothing.
+    patterns such as ``head*``, by default of all; the loss of steps has ``pull / 2`` times the squared distance from
+    the group's model beside it. A CoterieError for a pattern that matches nothing.
     """
     w = np.atleast_2d(np.asarray(w))
     judged = judge_groups(fed, w, held=False)
     chosen = w[np.maximum(judged.group, 0)]
-    replies = fed.ask(adaptation_steps, w=PerRow(chosen), eta=float(eta), steps=steps, B=B, personal=list(personal))
+    message: dict[str, Any] = {"eta": float(eta), "steps": steps, "B": B, "pull": float(pull)}
+    replies = fed.ask(adaptation_steps, w=PerRow(chosen), personal=list(personal), **message)
     models, group = np.full(chosen.shape, np.nan, dtype=chosen.dtype), np.full(len(chosen), -1, dtype=np.int64)
     answered = replies.to[replies.rows]
     if replies:

@@ -84,6 +84,7 @@ class LocalTraining(Checked, Stepwise):
     model: ClassVar[Any] = staticmethod(client.current_model)  # which work tells a client's model in the end
     update: ClassVar[Any]  # what clients do in a round
     told: ClassVar[tuple[str, ...]] = ()  # options that they are told for it, beside the step size and the round
+    joins: ClassVar[str] = ""  # what is done with a client that comes later: see ``new_client``
     bends: ClassVar[str] = ""  # which option bends the losses of local steps beside their own curvature
     strict: Annotated[bool, Option("Whether a client that diverges, or has no gradient, ends the run.")] = False
 
