@@ -7,7 +7,18 @@ import pytest
 from scipy.stats import beta, kstest
 
 from coterie.data.images import rotated
-from coterie.data.partition import _shares, by_column, dirichlet, iid, shards
+from coterie.data.partition import (
+    _owners,
+    _shares,
+    by_column,
+    dirichlet,
+    extended_dirichlet,
+    iid,
+    noisy,
+    pathological,
+    quantity,
+    shards,
+)
 from coterie.errors import CoterieError
 
 Y = np.arange(600) % 10
@@ -23,7 +34,7 @@ def by_class(partition, y):
 def test_shares_of_a_class_are_dirichlet():
     """A share of Dir(a, ..., a) over m clients is Beta(a, (m - 1) a)."""
     for alpha in (0.3, 1.0, 10.0):
-        share = _shares(0, 5, 4000, alpha, np.full(4000, 10**9), 0)[:, 0] / 1e9
+        share = _shares(0, np.ones((4000, 5), dtype=bool), alpha, np.full(4000, 10**9), 0)[:, 0] / 1e9
         assert kstest(share, beta(alpha, 4 * alpha).cdf).pvalue > 0.01
 
 
@@ -48,6 +59,50 @@ def test_labels_may_have_gaps_and_any_whole_type():
 def test_shards_are_cut_from_rows_sorted_by_class():
     found = by_class(shards(Y, 30, 2), Y)  # 60 shards of 10 rows, 6 to a class
     assert (found % 10 == 0).all() and (found.sum(axis=1) == 20).all()
+
+
+@pytest.mark.parametrize(("m", "each"), [(20, 2), (10, 1), (7, 3), (33, 10)])
+def test_pathological_clients_have_so_many_classes_each_divided_evenly(m, each):
+    """NIID-Bench's #C = k: k classes a client, and rows of a class divided equally among those that have it."""
+    y = np.random.default_rng(1).permutation(np.arange(2000) % 10)
+    found = by_class(pathological(y, m, each, seed=3), y)
+    assert ((found > 0).sum(axis=1) == each).all() and found.sum() == 2000
+    for counts in found.T:
+        assert np.ptp(counts[counts > 0]) <= 1
+    assert found.tolist() != by_class(pathological(y, m, each, seed=4), y).tolist() or each == 10
+
+
+def test_extended_dirichlet_shares_are_beta_among_the_clients_that_own_a_class():
+    """Of o owners a share is Beta(a, (o - 1) a), and 0 for all others."""
+    owned = np.zeros((3000, 6), dtype=bool)
+    owned[:, [0, 2, 3, 5]] = True
+    share = _shares(0, owned, 0.5, np.full(3000, 10**9), 0) / 1e9
+    assert not share[:, [1, 4]].any() and kstest(share[:, 2], beta(0.5, 1.5).cdf).pvalue > 0.01
+    found = by_class(extended_dirichlet(Y, 12, 1.0, each=3, seed=2), Y)
+    assert ((found > 0).sum(axis=1) <= 3).all() and found.sum() == len(Y) and found.sum(axis=1).min() >= 1
+    assert _owners(10, 12, 3, 2).sum(axis=0).tolist() == [3] * 12
+    few = [by_class(extended_dirichlet(Y, 12, 1.0, each=3, seed=s), Y).sum(axis=1).std() for s in range(5)]
+    many = [by_class(extended_dirichlet(Y, 12, 1000.0, each=3, seed=s), Y).sum(axis=1).std() for s in range(5)]
+    assert np.mean(few) > np.mean(many)
+
+
+def test_quantities_are_dirichlet_shares_of_all_rows():
+    """A client's share is Beta(a, (m - 1) a) over seeds: mean 1/m, variance (m - 1) / (m^2 (m a + 1))."""
+    share = np.array([np.bincount(quantity(900, 4, 0.7, seed=s).client, minlength=4)[0] / 900 for s in range(400)])
+    assert kstest(share, beta(0.7, 2.1).cdf).pvalue > 0.01
+    np.testing.assert_allclose([share.mean(), share.var()], [1 / 4, 3 / (16 * 3.8)], rtol=0.15)
+
+
+def test_feature_noise_grows_with_the_client_and_goes_with_the_row():
+    client, row = np.arange(4000) % 4, np.random.default_rng(0).permutation(4000)
+    X = np.ones((4000, 2, 3), dtype=np.float32)
+    found = noisy(X, client, row, 4, 0.8, 0)
+    assert found.shape == X.shape and found.dtype == np.float32
+    for i in range(4):  # NIID-Bench: Gau(sigma i / N), its variance
+        np.testing.assert_allclose(found[client == i].var(), 0.8 * (i + 1) / 4, rtol=0.05)
+    again = noisy(X[:10], client[:10], row[:10], 4, 0.8, 0)
+    np.testing.assert_array_equal(again, found[:10])  # whichever rows are beside
+    assert (noisy(X, client, row, 4, 0.8, 1) != found).all()
 
 
 def test_a_single_row_is_trained_on():

@@ -132,3 +132,16 @@ def test_what_a_call_cannot_have():
         coterie.fit((X, Y), SOFT, client=WHO, test_fraction=0.5, given_split=FOLD)
     with pytest.raises(CoterieError, match=names("given_split goes Torch")):
         coterie.fit(pd.DataFrame({"a": Y, "y": Y, "c": WHO}), "y ~ a", client="c", given_split="a")
+
+
+def test_who_has_what_is_counted_drawn_and_kept(tmp_path):
+    data = {"partition": "pathological", "clients": 8, "each": 3, "rows": 600, "test": 0.25}
+    found = coterie.fit({"data": data, "model": {"path": "softmax"}, "run": {"rounds": 1}, "method": {"name": "local"}})
+    counts = found.evidence.class_counts
+    assert counts.sum() == 600 and ((counts > 0).sum(axis=1) == 3).all()
+    found.save(tmp_path / "kept")
+    kept = coterie.load(tmp_path / "kept")
+    kept.report(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert page.count(", class ") == 24 and "Who has what" in page  # a circle each
+    assert np.array_equal(kept.evidence.class_counts, counts)

@@ -30,6 +30,8 @@ CASES = {
     ("data", "alpha"): ({"data": DIGITS | {"partition": "dirichlet"}}, 5.0),
     ("data", "least"): ({"data": DIGITS | {"partition": "dirichlet", "alpha": 0.3}}, 22),
     ("data", "shards"): ({"data": DIGITS | {"partition": "shards"}}, 3),
+    ("data", "each"): ({"data": DIGITS | {"partition": "pathological", "each": 3}}, 4),
+    ("data", "sigma"): ({"data": DIGITS | {"partition": "feature-noise"}}, 0.5),
     ("data", "column"): ({"data": {"source": "rows", "partition": "by_column", "column": "town"}}, "street"),
     ("data", "group"): ({"data": {"source": "rows", "partition": "by_column", "column": "town"}}, "kind"),
     ("data", "angles"): ({"data": DIGITS | {"partition": "rotated"}}, [0, 180]),

@@ -1,4 +1,4 @@
-"""Partitions: which rows of a table are which client's, evenly, by Dirichlet shares, in shards or by a column.
+"""Partitions: which rows of a table are which client's, evenly, by Dirichlet shares, by classes or by a column.
 
 Every row goes to one client only. Who gets which row, which rows are held out and who is in which group are functions
 of the seed and of the row's or client's number. A function says who gets what (:class:`Partition`); ``.take(X, y)``
@@ -18,8 +18,8 @@ import numpy.typing as npt
 from coterie.data.columns import at_rows
 from coterie.data.labels import encode
 from coterie.errors import CoterieError
-from coterie.numerics.arrays import Ints
-from coterie.numerics.keyed_random import uniform
+from coterie.numerics.arrays import Bools, Ints
+from coterie.numerics.keyed_random import normal, starts, uniform
 from coterie.options import Option, checked
 
 Array = npt.NDArray[Any]
@@ -29,6 +29,8 @@ Number = Annotated[int, Option("How many clients there are.", low=1)]
 Groups = Annotated[int, Option("Hidden groups of clients.", low=1)]
 Least = Annotated[int, Option("Rows that every client has at least.", low=1)]
 Shards = Annotated[int, Option("Shards a client.", low=1)]
+Each = Annotated[int, Option("Classes a client.", low=1)]
+Noise = Annotated[float, Option("Variance of the noise of the last client.", low=0.0)]
 Concentration = Annotated[float, Option("Of shares.", above=0.0, remedy="0.1 makes clients unlike, 100 alike.")]
 TestShare = Annotated[float, Option("Share of every client's rows that is held out.", low=0.0, below=1.0)]
 
@@ -130,18 +132,125 @@ def dirichlet(
     Yurochkin et al. (2019), Bayesian nonparametric federated learning of neural networks, ICML, section 4.
     """
     codes = encode(whole_labels(labels)).codes  # labels may have gaps
+    return _by_shares(codes, np.ones((codes.max() + 1, clients), dtype=bool), alpha, least, seed, test_fraction)
+
+
+def _by_shares(codes: Ints, owned: Bools, alpha: float, least: int, seed: int, fraction: float) -> Partition:
+    """Shares of each class drawn over the clients that own it (K, m)."""
+    clients = owned.shape[1]
     need_rows(len(codes), clients, least)
     sizes = np.bincount(codes)
-    best = _shares(seed, clients, len(sizes), alpha, sizes, 0)
+    best = _shares(seed, owned, alpha, sizes, 0)
     for attempt in range(1, TRIES):
         if best.sum(axis=0).min() >= least:
             break
-        other = _shares(seed, clients, len(sizes), alpha, sizes, attempt)
+        other = _shares(seed, owned, alpha, sizes, attempt)
         best = max(best, other, key=lambda counts: int(counts.sum(axis=0).min()))
     order = shuffled(seed, len(codes))
+    owner = _cut(codes, order, best)
+    return partition_rows(_fill(owner, clients, least, order), clients, order, seed, fraction)
+
+
+def _cut(codes: Ints, order: Ints, counts: Ints) -> Ints:
+    """Whose each row is, where clients get so many rows (K, m) of each class."""
     owner = np.empty(len(codes), dtype=np.int64)
-    owner[_by_class(codes, order)] = np.repeat(np.tile(np.arange(clients), len(sizes)), best.ravel())
-    return partition_rows(_fill(owner, clients, least, order), clients, order, seed, test_fraction)
+    owner[_by_class(codes, order)] = np.repeat(np.tile(np.arange(counts.shape[1]), len(counts)), counts.ravel())
+    return owner
+
+
+@checked
+def pathological(
+    labels: npt.ArrayLike, clients: Number, each: Each = 2, seed: int = 0, test_fraction: TestShare = 0.2
+) -> Partition:
+    """Every client has rows of ``each`` classes, and each class is divided evenly among the clients that have it.
+
+    Clients take classes by turns until each is taken once, and draw the others. ``labels`` (n,) are whole numbers from
+    0. A CoterieError for more classes a client than there are, classes that no client has, and
+    fewer rows of a class than clients that have it.
+
+    References
+    ----------
+    Li, Diao, Chen, He (2022), Federated learning on non-IID data silos, ICDE, section IV-A: label skew, #C = k.
+    """
+    codes = encode(whole_labels(labels)).codes
+    owned, sizes = _owners(len(np.bincount(codes)), clients, each, seed), np.bincount(codes)
+    if few := np.flatnonzero(owned.sum(axis=1) > sizes).tolist():
+        raise CoterieError(
+            f"{sizes[few[0]]:,} rows of a class are too few for the {owned[few[0]].sum():,} clients that have it: ask "
+            "for fewer clients, or for fewer classes each."
+        )
+    place = np.where(owned, owned.cumsum(axis=1), 0)  # 1, 2, ... among those that have it
+    many = owned.sum(axis=1, keepdims=True)
+    counts = np.where(owned, place * sizes[:, None] // many - (place - 1) * sizes[:, None] // many, 0)
+    order = shuffled(seed, len(codes))
+    return partition_rows(_cut(codes, order, counts), clients, order, seed, test_fraction)
+
+
+@checked
+def extended_dirichlet(
+    labels: npt.ArrayLike,
+    clients: Number,
+    alpha: Concentration,
+    each: Each = 2,
+    least: Least = 1,
+    seed: int = 0,
+    test_fraction: TestShare = 0.2,
+) -> Partition:
+    """Every client has ``each`` classes at most, and shares of each class are Dirichlet's among those that may have it.
+
+    Arguments and errors are those of :func:`pathological` and :func:`dirichlet`; a client that lacks rows up to
+    ``least`` gets some of the largest clients', of whatever class.
+
+    References
+    ----------
+    Li, Lyu (2023), Convergence analysis of sequential federated learning on heterogeneous data, NeurIPS, appendix:
+    the extended Dirichlet strategy ExDir(C, alpha).
+    """
+    codes = encode(whole_labels(labels)).codes
+    owned = _owners(codes.max() + 1, clients, each, seed)
+    return _by_shares(codes, owned, alpha, least, seed, test_fraction)
+
+
+@checked
+def quantity(
+    rows: Rows, clients: Number, alpha: Concentration, least: Least = 1, seed: int = 0, test_fraction: TestShare = 0.2
+) -> Partition:
+    """Clients' shares of all rows are drawn from a symmetric Dirichlet distribution, whatever the rows are.
+
+    References
+    ----------
+    Li, Diao, Chen, He (2022), Federated learning on non-IID data silos, ICDE, section IV-A: quantity skew.
+    """
+    return _by_shares(
+        np.zeros(rows, dtype=np.int64), np.ones((1, clients), dtype=bool), alpha, least, seed, test_fraction
+    )
+
+
+def noisy(X: Array, client: Ints, row: Ints, clients: int, sigma: Noise, seed: int) -> Array:
+    """Inputs (n, ...) with Gaussian noise of variance ``sigma * i / clients`` for client i = 1, ..., keyed by the row.
+
+    References
+    ----------
+    Li, Diao, Chen, He (2022), Federated learning on non-IID data silos, ICDE, section IV-A: feature skew by noise.
+    """
+    flat = X.reshape(len(X), -1)
+    noise = normal(starts(seed, "feature noise", row.astype(np.uint64)), 0, flat.shape[1])
+    scale = np.sqrt(sigma * (client + 1.0) / clients)[:, None]
+    return np.asarray((flat + scale * noise).reshape(X.shape).astype(np.result_type(X.dtype, np.float32)))
+
+
+def _owners(K: int, m: int, each: int, seed: int) -> Bools:
+    """Which clients have which classes (K, m): each once by turns, the others drawn."""
+    if each > K:
+        raise CoterieError(f"There are {K:,} classes, and {each:,} were asked for each client: ask for fewer.")
+    u = uniform(seed, "classes", np.arange(m, dtype=np.uint64), 0, K)
+    turn = np.arange(max(m, K))
+    u[turn % m, shuffled(seed, K, "class order")[turn % K]] = -1.0
+    owned = np.zeros((K, m), dtype=bool)
+    owned[np.argsort(u, axis=1)[:, :each].T, np.arange(m)] = True
+    if not owned.any(axis=1).all():
+        raise CoterieError(f"{m:,} clients with {each:,} of {K:,} classes leave some class to nobody: ask for more.")
+    return owned
 
 
 @checked
@@ -246,16 +355,18 @@ def need_rows(n: int, m: int, least: int) -> None:
         )
 
 
-def _shares(seed: int, m: int, K: int, alpha: float, sizes: Ints, attempt: int) -> Ints:
-    """Rows of each class at each client (K, m), by cutting classes at the cumulative sums of drawn shares.
+def _shares(seed: int, owned: Bools, alpha: float, sizes: Ints, attempt: int) -> Ints:
+    """Rows of each class at each client that owns it (K, m), by cutting classes at cumulative sums of drawn shares.
 
     A gamma variable of shape a is one of shape a + 1 times U^(1/a); in logarithms no shape is too small for it.
     """
     from scipy.special import gammaincinv
 
+    K, m = owned.shape
     u = uniform(seed, "dirichlet", np.arange(m, dtype=np.uint64), attempt, 2 * K)
     with np.errstate(divide="ignore"):
         log = np.log(gammaincinv(alpha + 1.0, u[:, :K])) + np.log1p(-u[:, K:]) / max(alpha, 1e-300)
+    log = np.where(owned.T, log, -np.inf)
     share = np.exp(log - log.max(axis=0)).T
     cuts = np.cumsum(share, axis=1)
     cuts = np.rint(cuts / cuts[:, -1:] * sizes[:, None]).astype(np.int64)

@@ -159,7 +159,9 @@ def compare(
                 runs.setdefault(name, []).append(run if models and k == 0 else replace(run, theta=None, shared=None))
     tried = {name: len(trained_method(name, config.folder).settings(config.given(name))) for name in methods}
     config = config if first is None else first.config
-    return TrainingComparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1}, first)
+    classes = config.model["path"] == "softmax" or config.model["loss"] == "cross_entropy"
+    counts = first.data.class_counts if first is not None and classes else None
+    return TrainingComparison(config, runs, groups, {name: n for name, n in tried.items() if n > 1}, first, counts)
 
 
 def need_heeded(config: Config, idle: Mapping[str, Mapping[str, str]]) -> None:
@@ -239,6 +241,7 @@ class TrainingComparison(Comparison):
     groups: Sequence[Ints | None]  # (m,): those that are known, for each seed
     tried: dict[str, int]  # settings among which a method chose, where there were more than one
     problem: TrainingProblem | None = None  # that of the first seed; None of what was read
+    class_counts: Ints | None = None  # (m, K): rows of each class at each client, of the first seed
 
     @property
     def fingerprint(self) -> str:

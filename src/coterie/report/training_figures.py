@@ -9,7 +9,7 @@ from coterie.methods.groups.group_gradients import Growth
 from coterie.methods.registry import TRAINED
 from coterie.numerics.arrays import Floats
 from coterie.report import words
-from coterie.report.svg import COLOURS, Axes, Figure, evenly, line, mark, picture, spread
+from coterie.report.svg import COLOURS, Axes, Figure, evenly, line, mark, picture, spread, text
 
 DOTS = 200  # so many clients of a method are drawn as dots, at most
 SQUARE = 120  # so many clients at most have a picture of who is with whom
@@ -126,6 +126,26 @@ def dots(result: TrainingComparison) -> Figure:
     caption += f" {DOTS} dots a method are drawn." if cut else ""
     svg = axes.draw(parts, label, y_title=result.score, ticks="y")
     return Figure(f"{result.score.capitalize()} of each client", svg, caption)
+
+
+def who_has_what(result: TrainingComparison) -> Figure | None:
+    """Rows of each class at each client, of the first seed, as circles; nothing where clients or classes are many."""
+    counts = result.class_counts
+    if counts is None or counts.shape[0] > SQUARE or counts.shape[1] > SQUARE // 3 or not counts.any():
+        return None
+    m, K = counts.shape
+    step, left, top = min(380.0 / m, 22.0), 44.0, 14.0
+    labels = next(iter(result.runs.values()))[0].labels
+    parts = [text(left - 10.0, top + (c + 0.5) * step + 3.0, str(c), anchor="end") for c in range(0, K, K // 20 + 1)]
+    for i, c in np.argwhere(counts > 0).tolist():
+        radius = max(0.5 * step * float(np.sqrt(counts[i, c] / counts.max())), 0.4)
+        said = f"client {words.short(labels[i])}, class {c}: {counts[i, c]:,} rows"
+        parts.append(mark("circle", "spot g0", said, cx=left + (i + 0.5) * step, cy=top + (c + 0.5) * step, r=radius))
+    mean = words.number(float((counts > 0).sum(axis=1).mean()), 3)
+    label = f"Rows of {K} classes at {m} clients, of which a client has {mean}."
+    svg = picture(parts, top + K * step + 8.0, label)
+    caption = f"{label} Clients are columns, classes lines; a circle's area is how many rows, {counts.max():,} at most."
+    return Figure("Who has what", svg, caption)
 
 
 def square(result: TrainingComparison, name: str) -> Figure | None:

@@ -40,7 +40,7 @@ def render(result: TrainingComparison) -> str:
         comparison=comparison_table(result),
         hyper=settings_table(result),
         curves=pictures.curves(result),
-        dots=[pictures.dots(result)] if result.known else [],
+        dots=[*([pictures.dots(result)] if result.known else []), *filter(None, [pictures.who_has_what(result)])],
         groups=[confusion_table(result, name) for name in grouping],
         squares=[figure for name in grouping if (figure := pictures.square(result, name)) is not None],
         growths=[growth_table(name, found) for name, found in seen.items()],

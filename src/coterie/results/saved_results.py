@@ -209,6 +209,7 @@ def save_training(result: TrainingResult, out: Path) -> None:
         "unseen": {path: found.unseen for path, found in code.items() if found.unseen},  # said to who reads this file
         "result": packed(result, shelf, without="evidence"),
         "tried": evidence.tried,
+        "class_counts": None if evidence.class_counts is None else shelf.put("class_counts", evidence.class_counts),
         "groups": [None if g is None else shelf.put(f"groups.{k}", g) for k, g in enumerate(evidence.groups)],
         "runs": {
             name: [packed(run, shelf, f"{name}.{k}.", without="theta") for k, run in enumerate(runs)]
@@ -274,7 +275,11 @@ def _read(document: Mapping[str, Any], shelf: Shelf, config: Config) -> Training
         raise ValueError
     if runs[fields["method"]][0].labels != fields["labels"]:
         raise ValueError
-    return TrainingResult(TrainingComparison(config, runs, known, dict(document["tried"])), **fields)
+    counts = None if document["class_counts"] is None else shelf.get(document["class_counts"])
+    if counts is not None and (counts.ndim != 2 or len(counts) != m or counts.dtype.kind != "i" or counts.min() < 0):
+        raise ValueError
+    evidence = TrainingComparison(config, runs, known, dict(document["tried"]), class_counts=counts)
+    return TrainingResult(evidence, **fields)
 
 
 def _run(entry: Mapping[str, Any], shelf: Shelf) -> Trained:

@@ -15,9 +15,10 @@ from coterie.runs.metrics import names
 MOST = 10_000
 """Seeds at most."""
 _CODE = "a name, a function, or a module"
-DEALT = ("iid", "dirichlet", "shards", "rotated")
+_SHARES, _CLASSES = ("dirichlet", "extended-dirichlet", "quantity"), ("pathological", "extended-dirichlet")
+DEALT = ("iid", *_SHARES, "pathological", "shards", "feature-noise", "rotated")
 """Partitions that say whose a row is, whatever is known of it."""
-_DIRICHLET, _NAMED = ("partition", ("dirichlet",)), ("partition", ("by_column", "given", "auto"))
+_DIRICHLET, _NAMED = ("partition", _SHARES), ("partition", ("by_column", "given", "auto"))
 _WIRED = ("kind", ("loopback", "ray"))
 Seed = Annotated[int | None, Option("By default that of the run.", low=0)]
 
@@ -62,15 +63,26 @@ class Data:
     )
     rows: Annotated[int, Option("Rows that are taken; 0 takes all.", low=0)] = 0
     partition: Annotated[
-        Literal["auto", "iid", "dirichlet", "shards", "by_column", "rotated", "given"],
+        Literal["auto", "iid", "dirichlet", "extended-dirichlet", "quantity", "pathological", "shards"]
+        | Literal["feature-noise", "rotated", "by_column", "given"],
         Option("How rows are dealt to clients: auto is given where rows have clients, else iid.", argument="partition"),
     ] = "auto"
     clients: Annotated[int, Option("How many there are.", low=1, beside=("partition", ("auto", *DEALT)))] = 20
     alpha: Annotated[
-        float, Option("Of dirichlet: a small one gives clients few classes.", above=0.0, beside=_DIRICHLET)
+        float, Option("Of Dirichlet shares: a small one makes clients unlike.", above=0.0, beside=_DIRICHLET)
     ] = 0.5
-    least: Annotated[int, Option("Of dirichlet: rows of a client, at least.", low=2, beside=_DIRICHLET)] = 2
+    least: Annotated[int, Option("Of Dirichlet shares: rows of a client, at least.", low=2, beside=_DIRICHLET)] = 2
     shards: Annotated[int, Option("Of shards: how many a client has.", low=1, beside=("partition", ("shards",)))] = 2
+    each: Annotated[
+        int,
+        Option("Of pathological and extended-dirichlet: a client's classes.", low=1, beside=("partition", _CLASSES)),
+    ] = 2
+    sigma: Annotated[
+        float,
+        Option(
+            "Of feature-noise: the variance of the last client's.", above=0.0, beside=("partition", ("feature-noise",))
+        ),
+    ] = 0.1
     column: Annotated[str | None, Option("Of by_column: the array that names clients.", beside=_NAMED)] = None
     group: Annotated[str, Option("The array that names known groups, where there is one.")] = "group"
     angles: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -15,15 +16,19 @@ import numpy.typing as npt
 from coterie.data.array_input import arrays, as_array, as_labels, is_table
 from coterie.data.images import rotated
 from coterie.data.labels import encode
-from coterie.data.net_inputs import as_inputs, hashed, several
+from coterie.data.net_inputs import as_inputs, hashed, is_plain, several
 from coterie.data.partition import (
     ClientRows,
     Partition,
     PartitionedRows,
     by_column,
     dirichlet,
+    extended_dirichlet,
     iid,
+    noisy,
     partition_rows,
+    pathological,
+    quantity,
     shards,
     shuffled,
 )
@@ -33,12 +38,15 @@ from coterie.errors import CoterieError, nearest, plural
 from coterie.federation import Array
 from coterie.files import local
 from coterie.numerics.arrays import Ints
+from coterie.objectives.row_kernels import owned_rows
 from coterie.runs.config import Config, called
 from coterie.runs.config_keys import DEALT, Data
 from coterie.runs.in_memory import ROWS, SPLIT, Held, need_named
 
 Table = dict[str, Array]
 PACKAGED = ("digits", "fashion-mnist")
+_COUNTED = 100_000
+"""Clients times classes of which rows are counted for a picture, at most."""
 NAMES = ("X", "y", "client", "group")
 
 
@@ -75,6 +83,17 @@ class Federated:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def class_counts(self) -> Ints | None:
+        """Rows of every class at every client (m, K), held-out ones included; None where outcomes are no classes."""
+        if not self.classes or len(self) * self.classes > _COUNTED:
+            return None
+        out = np.zeros((len(self), self.classes), dtype=np.int64)
+        for part in (self.train, self.test):
+            owner, at = owned_rows(part.starts, part.stops)
+            np.add.at(out, (owner, np.maximum(part.y[at], 0)), 1)
+        return out
 
     @cached_property
     def fingerprint(self) -> str:
@@ -130,7 +149,12 @@ def federated(config: Config, seed: int) -> Federated:
         group, names = _groups(partition, table[data["group"]])
         partition = replace(partition, group=group)
     # Not Partition.take: a client with rows that are not finite is left out and named when it trains.
-    partitioned = partition.take_sorted(table["X"][partition.row], table["y"][partition.row])
+    X = table["X"][partition.row]
+    if data["partition"] == "feature-noise":
+        if not is_plain(X):
+            raise CoterieError("Partition 'feature-noise' adds noise to one array of numbers, and X has several.")
+        X = noisy(X, partition.client, partition.row, data["clients"], data["sigma"], seed)
+    partitioned = partition.take_sorted(X, table["y"][partition.row])
     found = _channels(Federated.of(partitioned, known, names), data["source"])
     held = held.take(partition.row[: partition.trained])
     said = {key: data[key] for key in ("partition", "given_split")}
@@ -177,15 +201,25 @@ def _channels(data: Federated, name: str) -> Federated:
     return replace(data, train=train, test=test)
 
 
+_DEALS: dict[str, Callable[..., Partition]] = {
+    "iid": lambda y, m, data, *how: iid(len(y), m, *how),
+    "dirichlet": lambda y, m, data, *how: dirichlet(y, m, data["alpha"], data["least"], *how),
+    "extended-dirichlet": lambda y, m, data, *how: extended_dirichlet(
+        y, m, data["alpha"], data["each"], data["least"], *how
+    ),
+    "quantity": lambda y, m, data, *how: quantity(len(y), m, data["alpha"], data["least"], *how),
+    "pathological": lambda y, m, data, *how: pathological(y, m, data["each"], *how),
+    "shards": lambda y, m, data, *how: shards(y, m, data["shards"], *how),
+    "feature-noise": lambda y, m, data, *how: iid(len(y), m, *how),
+}
+"""How rows are dealt, by the name of a partition."""
+
+
 def _partition(data: dict[str, Any], table: Table, seed: int) -> Partition:
     """Who gets which row."""
-    kind, m, share = data["partition"], data["clients"], data["test"]
-    if kind == "iid":
-        return iid(len(table["y"]), m, seed, share)
-    if kind == "dirichlet":
-        return dirichlet(table["y"], m, data["alpha"], data["least"], seed, share)
-    if kind == "shards":
-        return shards(table["y"], m, data["shards"], seed, share)
+    kind, m, share, y = data["partition"], data["clients"], data["test"], table["y"]
+    if kind in _DEALS:
+        return _DEALS[kind](y, m, data, seed, share)
     name = data["column"] or "client"
     if name not in table:
         hint = nearest(name, table) or f" There are {', '.join(table)}."
