@@ -37,7 +37,7 @@ MODEL = {"clip": 0.01, "momentum": 0.5, "ridge": 0.3, "dtype": "float64", "buffe
 MODEL |= {"optimizer": "Adam", "optimizer_args": {"weight_decay": 0.4}, "batches": "shuffled"}
 MODEL |= {"metrics": ["auc"]}
 MODEL |= {"score": "own", "greater_is_better": True, "inputs": ["x"], "target": "y", "heads": {"0": {"norm": True}}}
-FREE = {"strict", "device", "path", "args", "batched"}
+FREE = {"strict", "device", "path", "args", "batched", "at_once"}
 """What rightly changes nothing where nothing is broken or on one device, or says what the model is or how it runs."""
 RARELY = {("local", "buffers"), ("pooled", "buffers"), ("fedbn", "buffers"), ("similarity-network", "gap")}
 """Of baselines nothing travels, fedbn keeps statistics, and a gap is what solves may leave, not what they leave."""

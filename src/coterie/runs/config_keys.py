@@ -157,6 +157,10 @@ class Torch(Checked):
     batches: Annotated[
         Literal["drawn", "shuffled"], Option("Of B rows: drawn with replacement, or the next ones of a shuffled epoch.")
     ] = "drawn"
+    at_once: Annotated[
+        int,
+        Option("Most rows that the net sees at a time; the gradient of a step is the sum over parts; 0: all.", low=0),
+    ] = 0
     batched: Annotated[
         bool | None, Option("Whether clients run as one batch; by default a small net without convolutions does.")
     ] = None

@@ -467,3 +467,49 @@ def test_plain_walks_and_steps_of_several_sizes_of_an_optimiser() -> None:
 def test_optimisers_that_cannot_be_are_refused(how: dict[str, Any], says: str) -> None:
     with pytest.raises(CoterieError, match=says):
         deep(**how)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [0, 5])
+def test_a_step_in_parts_is_the_step(kind: str, size: int) -> None:
+    """Of unequal parts, where clients have fewer rows than one, or none; no part sees more rows than it may."""
+    make, shape = KINDS[kind]
+    seen: list[int] = []
+
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = make()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(len(x))
+            return self.inner(x)
+
+    how = {"ridge": 0.2, "clip": 0.4, "optimizer": "Adam"}
+    whole = deep(make, shape, batched=False, **how)
+    parts = deep(Counts, shape, batched=True, at_once=3, **how)
+    assert parts.batched is None
+    theta, by = models(whole), Walk(np.full(M, 0.1), STEPS, draws(size))
+    seen.clear()
+    np.testing.assert_allclose(
+        parts.walk(theta, by), whole.walk(theta, by), rtol=0, atol=1e-10
+    )  # Adam divides by small gradients
+    np.testing.assert_allclose(parts.gradient(theta), whole.gradient(theta), rtol=1e-10, atol=1e-12)
+    np.testing.assert_array_equal(parts.predict(theta), whole.predict(theta))
+    assert max(seen) == 3
+
+
+def test_a_step_in_parts_draws_for_each_part() -> None:
+    """All rows are alike, so that equal masks would make parts alike: a part twice as heavy has twice the gradient."""
+    X, y = np.ones((8, 6)), np.zeros(8, dtype=int)
+    net = lambda: nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 3))  # noqa: E731
+    g = []
+    for rows, at_once in ((4, 4), (8, 4)):
+        o = Deep.of(net, X[:rows], y[:rows], [0], [rows], dtype="float64", batched=False, at_once=at_once)
+        g.append(o.mean_gradient(o.start(0)[None], Draws(keyed_random.starts(0, "rows", IDS[:1]), np.zeros(1, int))))
+    assert np.abs(g[0] - g[1]).max() > 1e-3
+
+
+def test_a_step_in_parts_needs_rows_that_do_not_mix() -> None:
+    with pytest.raises(CoterieError, match="BatchNorm: leave at_once out"):
+        deep(partial(cnn, norm=True), (2, 6, 6), at_once=3)

@@ -36,6 +36,9 @@ class Training(Checked):
         Literal["drawn", "shuffled"],
         Option("Rows of a step: drawn with replacement, or the next ones of all rows, shuffled anew in every epoch."),
     ] = "drawn"
+    at_once: Annotated[
+        int, Option("Most rows in memory at a time: those of a step are added up in such parts; 0: all.", low=0)
+    ] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -166,7 +166,10 @@ class Deep(RowRanges):
         for note in notes:
             warnings.warn(note, stacklevel=3)
         some, together = lo[hi > lo][:1], BatchedClients(of, how)
-        batched = batched and known and not (of.moving or of.random or of.mixes or of.mixes_in_training or of.hooked)
+        mixed = of.moving or of.mixes or of.mixes_in_training
+        if how.at_once and mixed:
+            raise CoterieError("A row's loss depends on the others of its step, as with BatchNorm: leave at_once out.")
+        batched = batched and known and not (mixed or of.random or of.hooked or how.at_once)
         batched = batched and (not len(some) or batches(together, rows, some))
         return cls(of, rows, w, lo, hi, how, sequential, together if batched else None, notes)
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -197,7 +197,11 @@ class SequentialClients:
         """Gradients of the layers of the model that is loaded, for the rows of a client's step."""
         seed(int(by.draws.keys[i]), step)
         drawn = drawing(self.of, by.draws.keys[i : i + 1], np.array([step]))
-        return self.workspace.gradient(_single(batch, i, step), self.training.ridge, drawn)
+        x, y, scale = _single(batch, i, step)
+        size = self.training.at_once or max(len(y), 1)
+        parts = ((x[at : at + size], y[at : at + size], scale[at : at + size]) for at in range(0, max(len(y), 1), size))
+        each = (self.workspace.gradient(part, self.training.ridge, drawn) for part in parts)
+        return reduce(lambda one, more: [a + b for a, b in zip(one, more, strict=True)], each)
 
     def gradient(self, theta: Tensor, by: Walk, batch: Batch) -> Tensor:
         """Gradients (m, d) of the mean losses over the rows of the first step; nothing for buffers."""
@@ -246,7 +250,7 @@ class SequentialClients:
         """The same as of batched clients, rows ``index[edges[i] : edges[i + 1]]`` with the model i."""
         for i in range(len(edges) - 1):
             lo, stop = int(edges[i]), int(edges[i + 1])
-            size = max(stop - lo, 1) if self.of.mixes else LOOK
+            size = max(stop - lo, 1) if self.of.mixes else self.training.at_once or LOOK
             for part, at in enumerate(range(lo, stop, size)):
                 hi = min(at + size, stop)
                 if seed is not None:
