@@ -513,3 +513,20 @@ def test_a_step_in_parts_draws_for_each_part() -> None:
 def test_a_step_in_parts_needs_rows_that_do_not_mix() -> None:
     with pytest.raises(CoterieError, match="BatchNorm: leave at_once out"):
         deep(partial(cnn, norm=True), (2, 6, 6), at_once=3)
+
+
+def test_a_step_in_parts_of_several_inputs() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Linear(6, 3), nn.Linear(2, 3)
+
+        def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            return self.one(one) * self.other(other).tanh()
+
+    (X, y), Z = data(6), data(2, seed=1)[0]
+    inputs, found = {"one": X, "other": Z}, []
+    for at_once in (0, 3):
+        objective = Deep.of(Two, inputs, y, STARTS, STOPS, dtype="float64", batched=False, at_once=at_once)
+        found.append(objective.walk(models(objective), Walk(ETA, STEPS, draws(5))))
+    np.testing.assert_allclose(*found, rtol=0, atol=1e-12)

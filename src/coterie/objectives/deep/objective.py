@@ -22,7 +22,7 @@ from coterie.objectives.deep.frozen_base import Base
 from coterie.objectives.deep.local_steps import Shuffles, Training, batch
 from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
-from coterie.objectives.deep.sequential import SequentialClients, explained
+from coterie.objectives.deep.sequential import LOOK, SequentialClients, explained
 from coterie.objectives.deep.several import called, losses_of
 from coterie.objectives.deep.side_effects import batches, find_side_effects
 from coterie.objectives.deep.validate import moving_buffers, validate
@@ -31,7 +31,6 @@ from coterie.objectives.row_kernels import owned_rows, row_ranges, weighted_mean
 
 Work = Callable[[Any, Tensor, Walk, Batch], Tensor]
 SMALL = 100_000  # models with fewer parameters and no convolutions run batched; a round of larger ones is no faster so
-AT_ONCE = 1024  # rows whose features are made at a time
 
 
 @dataclass(frozen=True)
@@ -191,8 +190,8 @@ class Deep(RowRanges):
     def idle(self) -> tuple[str, ...]:
         """What of ``Training`` changed nothing so far, in sentences."""
         how, once = self.training, "in every round, and no client took two steps in one"
-        said = ["batches changes nothing: every step takes all rows."]
-        said *= how.batches != "drawn" and self.walked.get("rows") == 0
+        whole = how.batches != "drawn" and self.walked.get("rows") == 0
+        said = ["batches changes nothing: every step takes all rows."] * whole
         if self.walked.get("steps") == 1:
             said += [f"momentum changes nothing: it begins at rest {once}."] * (how.momentum > 0.0)
             said += [f"{how.optimizer} begins anew {once}: none remembers another."] * (not how.plain)
@@ -386,8 +385,8 @@ class Deep(RowRanges):
         for owner in {name.partition(".parametrizations.")[0].rpartition(".")[0] for name in names}:
             module.get_submodule(owner).register_forward_pre_hook(lambda _, given: taken.extend(given[:1]))
         out = []
-        for at in range(0, len(rows), AT_ONCE):
-            X, _ = self.rows.gather(rows[at : at + AT_ONCE])
+        for at in range(0, len(rows), LOOK):
+            X, _ = self.rows.gather(rows[at : at + LOOK])
             taken.clear()
             with torch.no_grad(), self.architecture.autocast():
                 called(module, X)
