@@ -248,3 +248,28 @@ def test_a_run_that_diverged_has_a_row_and_says_so():
     assert result.comparison.loc["async-l2gd", "se_clients"] == np.inf
     assert any("The run diverged by step" in note for note in result.notes)
     assert np.isfinite(result.client_coefficients).all(axis=None)
+
+
+def test_few_units_move_gains_through_the_one_model_for_all(table):
+    """Their influence by what one model for all, fitted without each, does to the others' mean gain."""
+    clients = clients_of(table)
+    problem = GroupedProblem(ClusterTree.of(clients), "gaussian", np.arange(2), 0)
+    fits = {name: lambda c, name=name: run(name, c, problem, {})[0] for name in ("local", "pooled")}
+    evidence = all_splits(each_split(clients, GAUSSIAN, fits, splits := Splits(2, 0.3, seed=4)))
+    total, tested = evidence.total, evidence.total > 0
+    losses = {k: np.zeros(30) for k in ("all", 0, 1, 2)}
+    for repeat in range(2):
+        test = split_rows(clients, splits.fraction, 4, repeat)
+        for k in losses:
+            kept = ~test & ((k == "all") | (clients.clusters[clients.codes] != k))
+            theta = np.linalg.lstsq(clients.X[kept], clients.y[kept], rcond=None)[0]
+            square = np.where(test, (clients.y - clients.X @ theta) ** 2, 0.0)
+            losses[k] += np.bincount(clients.codes, square, 30)
+    moved = []
+    for k in range(3):
+        others = tested & (clients.clusters != k)
+        moved.append(np.mean((losses["all"] - losses[k])[others] / total[others]) * 2.0 / 3.0)
+    expected = np.array(moved) - np.mean(moved)
+    np.testing.assert_allclose(evidence._retrained("local", "pooled"), expected, rtol=1e-7)
+    np.testing.assert_allclose(evidence._retrained("pooled", "local"), -expected, rtol=1e-7)
+    assert evidence._retrained("local", "local") == 0.0

@@ -26,6 +26,7 @@ from coterie.objectives.row_kernels import totals
 from coterie.runs.run_table_method import client_losses
 
 FEW = 10  # so few clients that nearly all methods may be as good
+FEW_UNITS = 5  # without each of which the one model for all is fitted anew: of more, each moves it little
 FOLDS = 10  # parts of the clients at most, for each of which the others choose a method
 
 Fit = Callable[[Clients], Estimates]
@@ -50,6 +51,8 @@ class TableComparison(Comparison):
     alike: dict[str, Floats] = field(default_factory=dict)
     """Of methods with a prior that `local` does not have: losses of a model of each client's own rows under that prior.
     Their gains over local are measured against it."""
+    without: Floats | None = None
+    """(splits, units, m): losses of one model for all that is fitted without a unit, where they are few."""
 
     @property
     def methods(self) -> list[str]:
@@ -74,11 +77,7 @@ class TableComparison(Comparison):
     @cached_property
     def units(self) -> Ints:
         """Of every tested client what it belongs to at the top: the coarsest level with ``UNITS``, or itself."""
-        for node in reversed(self.above):
-            found, at = np.unique(node[self.total > 0], return_inverse=True)
-            if len(found) >= UNITS:
-                return np.asarray(at)
-        return np.arange(int(np.sum(self.total > 0)))
+        return top_units(self.above, self.total > 0)
 
     @property
     def _over_clients(self) -> bool:
@@ -122,7 +121,9 @@ class TableComparison(Comparison):
         )
         seconds = {name: min(value, other.seconds[name]) for name, value in self.seconds.items()}
         weight, rows = (np.concatenate(both) for both in ((self.weight, other.weight), (self.rows, other.rows)))
-        return replace(self, losses=losses, alike=alike, seconds=seconds, weight=weight, rows=rows)
+        each = [part.without for part in (self, other) if part.without is not None]
+        without = np.concatenate(each) if len({w.shape[1] for w in each}) == 1 and len(each) == 2 else None
+        return replace(self, losses=losses, alike=alike, seconds=seconds, weight=weight, rows=rows, without=without)
 
     def of(self, names: Collection[str]) -> Self:
         """The same of some of the methods."""
@@ -175,8 +176,19 @@ class TableComparison(Comparison):
         value, moved = statistic(np.bincount(units, gain)[:, None], size[:, None].astype(np.float64))
         apart = (sums - gain * weight) * (splits / total / len(total))
         changed = np.array([np.bincount(units, one, len(size)) for one in apart])
-        least = self._unseen(name, other)
-        return interval(value + changed.sum(axis=1), moved + changed, 1.0, self._ratio, least)
+        moved = moved + self._retrained(name, other)
+        return interval(value + changed.sum(axis=1), moved + changed, 1.0, self._ratio, self._unseen(name, other))
+
+    def _retrained(self, name: str, other: str) -> Floats | float:
+        """Each unit's influence (m,) on a gain by its part in the one model for all, which few units move."""
+        sign = (other == "pooled") - 1.0 * (name == "pooled")
+        if self.without is None or sign == 0.0 or self.without.shape[1] != (count := int(self.units.max()) + 1):
+            return 0.0
+        some = self.total > 0
+        lower = (self.losses["pooled"][:, None, some] - self.without[:, :, some]).sum(axis=0) / self.total[some]
+        others = self.units != np.arange(count)[:, None]
+        influence = (lower * others).sum(axis=1) / others.sum(axis=1) * (sign * (count - 1) / count)
+        return np.asarray(influence - influence.mean())
 
     def _unseen(self, name: str, other: str) -> float:
         """What two methods may differ by in tables alike, where they are one in this: a variance learned to be zero.
@@ -210,7 +222,7 @@ class TableComparison(Comparison):
         losses, alike = ({n: v[:, ~out] for n, v in each.items()} for each in (self.losses, self.alike))
         above = tuple(node[~out] for node in self.above)
         weight, rows = self.weight[:, ~out], self.rows[:, ~out]
-        return replace(self, losses=losses, alike=alike, above=above, weight=weight, rows=rows)
+        return replace(self, losses=losses, alike=alike, above=above, weight=weight, rows=rows, without=None)
 
     def _tested(self, values: Floats) -> Floats:
         return values[self.total > 0]
@@ -288,11 +300,34 @@ def each_split(
                 seconds[name] = perf_counter() - start
                 losses[name] = client_losses(held, family, fitted.client) * some
             own = {name: client_losses(held, family, fit(train).client) * some for name, fit in (alike or {}).items()}
-        weight, rows = totals(held.weights, held.starts, held.stops) * some, held.counts * some
+            weight, rows = totals(held.weights, held.starts, held.stops) * some, held.counts * some
+            without = _without(fits, train, held, family, above, weight > 0.0)
         found, own = ({name: loss[None] for name, loss in each.items()} for each in (losses, own))
-        yield TableComparison(
-            found, weight[None], rows[None], seconds, family, splits.fraction, clients.X.shape[1], above, own
-        )
+        given = (found, weight[None], rows[None], seconds, family, splits.fraction, clients.X.shape[1], above, own)
+        yield TableComparison(*given, without=without)
+
+
+def _without(
+    fits: Mapping[str, Fit], train: Clients, held: Clients, family: Family, above: Sequence[Ints], tested: Bools
+) -> Floats | None:
+    """Losses (1, units, m) of one model for all without each of few units, see ``TableComparison.without``."""
+    units = top_units(above, tested)
+    if "pooled" not in fits or not 1 < (count := len(np.unique(units))) <= FEW_UNITS:
+        return None
+    losses = []
+    for k in range(count):
+        left = train.subset(~np.isin(train.codes, np.flatnonzero(tested)[units == k]))
+        losses.append(np.where(tested, client_losses(held, family, fits["pooled"](left).client), 0.0))
+    return np.stack(losses)[None]
+
+
+def top_units(above: Sequence[Ints], some: Bools) -> Ints:
+    """Of every client that is tested (m,) bool what it belongs to at the coarsest level with ``UNITS``, or itself."""
+    for node in reversed(above):
+        found, at = np.unique(node[some], return_inverse=True)
+        if len(found) >= UNITS:
+            return np.asarray(at)
+    return np.arange(int(np.sum(some)))
 
 
 def paths(clusters: Ints, parents: Sequence[Ints]) -> tuple[Ints, ...]:
