@@ -200,6 +200,7 @@ def test_a_chosen_accuracy_judges_however_rare_a_class_is(tmp_path):
         (["auc"], "mse", [0, 1], "auc needs outcomes that are classes"),
         (["auc"], "mine:focal", [0.5, 1.0], "auc needs outcomes that are classes"),
         (["dice"], "bce", [0.0, 1.0], "dice needs outcomes that are masks"),
+        (["mae"], "mine:two", np.zeros(2, dtype=[("a", "f4"), ("b", "i8")]), "mae needs outcomes that are one array"),
     ],
 )
 def test_metrics_that_outcomes_do_not_have(metrics, loss, y, says):

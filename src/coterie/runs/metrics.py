@@ -284,11 +284,16 @@ def need_outcomes(chosen: Sequence[str], loss: str, y: Any) -> None:
 
     ``loss`` is "cross_entropy", "bce", "mse", or a function of the user's own, which may be of either kind.
     """
-    outcomes = np.asarray(y)
+    outcomes, named = np.asarray(y), [name for name in chosen if name != LOSS]
+    if named and outcomes.dtype.kind not in "biuf":
+        raise CoterieError(
+            f"The metric {named[0]} needs outcomes that are one array of numbers, and these are several targets or "
+            "series: leave metrics out, or say score, a function of outputs and targets."
+        )
     with np.errstate(invalid="ignore"):
         good = outcomes[np.isfinite(outcomes)] if outcomes.dtype.kind == "f" else outcomes
         whole = outcomes.dtype.kind in "biuf" and bool(np.all((good >= 0) & (good == np.floor(good))))
-    for name in (name for name in chosen if name != LOSS):
+    for name in named:
         of_classes = METRICS[name].classes
         fitting = [other for other, metric in METRICS.items() if metric.classes != of_classes]
         if of_classes and (loss == "mse" or not whole):
