@@ -1,4 +1,4 @@
-"""Names of torch's rules that steps may go by; where they are used, ``deep/optimizers.py`` takes torch's classes."""
+"""Names of torch's rules and number types; where they are used, ``objectives/deep/`` takes torch's classes."""
 
 from typing import Literal
 
@@ -15,3 +15,5 @@ Schedule = Literal[
     "CosineAnnealingWarmRestarts",
 ]
 """Classes of ``torch.optim.lr_scheduler`` that go by the number of the round alone."""
+HALF = "For half precision take bfloat16: in float16 small gradients are 0, unless losses are scaled."
+"""What is said of number types that cannot be."""

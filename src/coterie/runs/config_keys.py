@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from coterie.errors import CoterieError
-from coterie.objectives.step_rules import Optimizer
+from coterie.objectives.step_rules import HALF, Optimizer
 from coterie.options import Checked, Option, declared, of, shown, unheeded
 from coterie.runs.in_memory import code
 from coterie.runs.metrics import names
@@ -144,7 +144,7 @@ class Torch(Checked):
     metrics: Annotated[
         tuple[str, ...], Option("What held-out rows are measured by; the first judges.", choices=names, read=distinct)
     ] = ()
-    dtype: Annotated[Literal["float32", "float64", "bfloat16"], Option("Of the parameters.")] = "float32"
+    dtype: Annotated[Literal["float32", "float64", "bfloat16"], Option("Of the parameters.", remedy=HALF)] = "float32"
     device: Annotated[str, Option("Where it is trained: cpu, cuda, cuda:1.")] = "cpu"
     buffers: Annotated[Literal["personal", "averaged", "refused"], Option("What happens to statistics.")] = "personal"
     clip: Annotated[float | None, Option("Largest norm of a step's gradient.", above=0.0)] = None

@@ -192,6 +192,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "score fails": (lambda: deep(score=lambda o, t: o[:, 7]), "The score cannot compare outputs of shape"),
     "uneven items": (lambda: Deep.of_clients(mlp, [Uneven()]).has_finite_gradient(), "of the same shapes"),
     "dtype": (lambda: deep(dtype="int8"), "dtype must be float32"),
+    "half": (lambda: deep(dtype="float16"), "not 'float16'.* For half precision take bfloat16"),
     "buffers": (lambda: deep(buffers="mine"), "buffers must be personal"),
     "refused": (lambda: deep(normed, buffers="refused"), "1.running_mean"),
     "weights": (lambda: deep(weights=-np.ones(10)), "10 finite numbers from 0"),

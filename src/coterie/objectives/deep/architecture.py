@@ -16,6 +16,7 @@ from coterie.errors import RAISED, CoterieError, nearest
 from coterie.objectives.deep.frozen_base import Base, Copies, tensors
 from coterie.objectives.deep.losses import LOSSES, SCORES, Loss
 from coterie.objectives.deep.random_generators import Generators
+from coterie.objectives.step_rules import HALF
 from coterie.options import Option, checked
 
 Make = Callable[[], nn.Module]
@@ -53,7 +54,7 @@ class Architecture:
         score: Loss | None = None,
         dtype: Annotated[
             Literal["float32", "float64", "bfloat16"],
-            Option("Of parameters and inputs; with bfloat16 layers compute in it, and parameters are float32."),
+            Option("Of parameters; with bfloat16 layers compute in it, and parameters are float32.", remedy=HALF),
         ] = "float32",
         device: str = "cpu",
         buffers: Annotated[
