@@ -84,7 +84,7 @@ def fit(  # type: ignore[misc]
     lam: Any = None,
     alpha: Any = None,
     offset: str | None = None,
-    weights: str | None = None,
+    weights: Any = None,
     missing: str = "error",
 ) -> FitResult | TrainingResult:
     """Fit the best model for every client, and show that it is the best.
@@ -182,7 +182,8 @@ def fit(  # type: ignore[misc]
         best of a grid is chosen by held-out rows, inside the training rows of every split. The methods over rounds
         learn what is not given.
     offset, weights : str, optional
-        Columns added to the linear predictor, and of row weights: precisions relative to their mean, not counts.
+        Columns added to the linear predictor, and of row weights: precisions relative to their mean, not counts. With
+        Torch weights may be an array (n,), and count in training and in scores.
     missing : {"error", "drop"}, default "error"
         What to do with rows that have missing or infinite values in columns that are used.
 
@@ -230,7 +231,7 @@ _BELONGS = {
     **dict.fromkeys(("cluster", "family", "covariance", "splits", "reml"), "a formula"),
     **dict.fromkeys(("cluster_variance", "residual", "quadrature", "gamma", "lam", "alpha"), "a formula"),
     **dict.fromkeys(("group", "personal", "partition", "privacy", "given_split"), "coterie.Torch"),
-    **dict.fromkeys(("offset", "weights", "missing"), "a formula"),
+    **dict.fromkeys(("offset", "missing"), "a formula"),
 }
 """Options that say nothing of the other kind of model."""
 _INSTEAD = {"cluster": "say group for a net", "group": "say cluster for a table", "personal": "say which are shared"}

@@ -225,7 +225,6 @@ def test_arrays_of_a_function_with_clients_and_groups(folder):
         ({"source": "source_of_tests:one"}, "must give X and y"),
         ({"source": "source_of_tests:uneven"}, names("3 rows X y shape")),
         ({"source": "source_of_tests:empty"}, "has no rows"),
-        ({"source": "source_of_tests:ragged"}, names("X array rows shape")),
         ({"source": "source_of_tests:sparse"}, names("X sparse matrix X.toarray")),
         ({"source": "source_of_tests:text"}, names("X type <U1 real numbers")),
         ({"source": "source_of_tests:masked"}, names("X masked values")),

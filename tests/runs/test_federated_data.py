@@ -145,3 +145,26 @@ def test_who_has_what_is_counted_drawn_and_kept(tmp_path):
     page = (tmp_path / "page.html").read_text()
     assert page.count(", class ") == 24 and "Who has what" in page  # a circle each
     assert np.array_equal(kept.evidence.class_counts, counts)
+
+
+@pytest.mark.parametrize("net", [SOFT, coterie.Torch("mlp", args={"sizes": [2, 3, 2]}, dtype="float64")])
+def test_a_row_of_weight_two_is_that_row_twice(net):
+    scaled, twice = X / X.max(axis=0), np.r_[np.arange(N), np.arange(0, N, 4)]
+    weights = np.where(np.arange(N) % 4 == 0, 2.0, 1.0)
+    how = {"method": "fedavg", "rounds": {"rounds": 3, "B": 0, "eta": 0.1}}
+    one = coterie.fit((scaled, Y), net, client=WHO, weights=7.0 * weights, given_split=FOLD, **how)
+    two = coterie.fit((scaled[twice], Y[twice]), net, client=WHO[twice], given_split=FOLD[twice], **how)
+    np.testing.assert_allclose(one.theta, two.theta, atol=1e-10)
+    same = [result.comparison[["accuracy", "loss"]].to_numpy() for result in (one, two)]
+    np.testing.assert_allclose(*same, atol=1e-10)
+    assert one.data_fingerprint != coterie.fit((scaled, Y), net, client=WHO, given_split=FOLD, **how).data_fingerprint
+
+
+def test_rows_held_back_keep_their_weights_and_wrong_ones_are_said():
+    weights = 1.0 + np.arange(N)
+    found = problem({"w": weights}, weights="w").inside().data
+    for part in (found.train, found.test):
+        np.testing.assert_allclose(part.weights, (1.0 + part.X[:, 0]) / weights.mean())
+    for wrong in (-weights, np.zeros(N), np.where(weights > 9, np.nan, 1.0), np.stack([weights, weights], 1)):
+        with pytest.raises(CoterieError, match=names("'w' weigh row number")):
+            problem({"w": wrong}, weights="w")

@@ -18,7 +18,12 @@ RNG = np.random.default_rng(4)
 CLIENT = np.repeat(["a", "b", "c", "d"], 15)
 ROWS = {"X": RNG.normal(size=(60, 3)), "y": RNG.integers(0, 2, 60), "town": CLIENT, "street": np.roll(CLIENT, 7)}
 ROWS |= {"group": np.repeat([0, 1], 30), "kind": np.repeat([1, 0, 1, 0], 15)}
-ROWS |= {"fold": np.tile(["train", "train", "test"], 20), "day": np.arange(60)[::-1], "pair": np.arange(60) // 2}
+ROWS |= {
+    "fold": np.tile(["train", "train", "test"], 20),
+    "day": np.arange(60)[::-1],
+    "pair": np.arange(60) // 2,
+    "mass": 1.0 + np.arange(60),
+}
 DIGITS = {"rows": 120, "clients": 4, "test": 0.4}
 NOISY = {"clip": 0.5, "noise": 1.0}
 CASES = {
@@ -36,6 +41,7 @@ CASES = {
     ("data", "group"): ({"data": {"source": "rows", "partition": "by_column", "column": "town"}}, "kind"),
     ("data", "angles"): ({"data": DIGITS | {"partition": "rotated"}}, [0, 180]),
     ("data", "test"): ({"data": DIGITS}, 0.3),
+    ("data", "weights"): ({"data": {"source": "rows", "column": "town"}}, "mass"),
     ("data", "given_split"): ({"data": {"source": "rows", "column": "town"}}, "fold"),
     ("data", "order_by"): ({"data": {"source": "rows", "column": "town"}}, "day"),
     ("data", "split_by"): ({"data": {"source": "rows", "column": "town"}}, "pair"),

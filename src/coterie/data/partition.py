@@ -45,6 +45,7 @@ class ClientRows:
     y: Array  # (n, ...) int64 classes 0, ..., K - 1, where outcomes are classes
     starts: Ints  # (m,) rows of client i are starts[i]:stops[i]
     stops: Ints
+    weights: npt.NDArray[np.float64] | None = None  # (n,); None: 1 each
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,7 @@ def table_call_arguments(tables: Mapping[str, Any], folder: Path) -> tuple[Any, 
     return folder / files.local(source), found
 
 
+_SPLIT_BY = ("given_split", "order_by", "split_by")
 _SEEDS = f"seeds of [run] must be {declared(Run)['seeds'].option.what}"
 _SEED = "seed must be a whole number from 0, or several different ones"
 
@@ -111,7 +112,7 @@ def net_call_sections(rows: Any, net: Torch, given: Mapping[str, Any]) -> dict[s
 
 def _data(rows: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """The section of rows: where they are, and whose."""
-    whose = {name: given.get(name) for name in ("client", "group", "given_split", "order_by", "split_by")}
+    whose = {name: given.get(name) for name in ("client", "group", "weights", *_SPLIT_BY)}
     client, partition = whose["client"], given.get("partition")
     if not isinstance(partition, (str, Mapping, type(None))):
         raise CoterieError(
@@ -130,7 +131,7 @@ def _data(rows: Any, given: Mapping[str, Any]) -> dict[str, Any]:
             "out, or give the rows without clients."
         )
     if not by_name:
-        said = {key: key for key in ("order_by", "split_by") if whose[key] is not None}
+        said = {key: key for key in ("weights", "order_by", "split_by") if whose[key] is not None}
         said |= {} if whose["given_split"] is None else {"given_split": SPLIT}
         return {"source": held, **({"partition": "given"} if of_client else {}), **said, **dealt}
     keys = {"column" if name == "client" else name: value for name, value in whose.items() if value is not None}

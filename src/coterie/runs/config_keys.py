@@ -84,6 +84,9 @@ class Data:
         ),
     ] = 0.1
     column: Annotated[str | None, Option("Of by_column: the array that names clients.", beside=_NAMED)] = None
+    weights: Annotated[str | None, Option("The array of row weights, relative to their mean.", argument="weights")] = (
+        None
+    )
     group: Annotated[str, Option("The array that names known groups, where there is one.")] = "group"
     angles: Annotated[
         tuple[int | float, ...],

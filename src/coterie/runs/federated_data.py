@@ -13,7 +13,8 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.array_input import arrays, as_array, as_labels, is_table
+from coterie.data.array_input import arrays, as_array, as_labels, as_numbers, is_table
+from coterie.data.columns import at_rows
 from coterie.data.images import rotated
 from coterie.data.labels import encode
 from coterie.data.net_inputs import as_inputs, hashed, is_plain, several
@@ -37,7 +38,7 @@ from coterie.data.splits import TEST, VALIDATION, RowSplits
 from coterie.errors import CoterieError, nearest, plural
 from coterie.federation import Array
 from coterie.files import local
-from coterie.numerics.arrays import Ints
+from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.row_kernels import owned_rows
 from coterie.runs.config import Config, called
 from coterie.runs.config_keys import DEALT, Data
@@ -103,6 +104,8 @@ class Federated:
             for array in (part.X, part.y, part.starts, part.stops):
                 for found in hashed(array):
                     digest.update(found)
+            if part.weights is not None:
+                digest.update(part.weights.data)
         return digest.hexdigest()
 
     def inside(self, fraction: float, seed: int) -> Federated:
@@ -116,7 +119,8 @@ class Federated:
         partition = self.held.take(at).partition(partition, self.ids, fraction, seed, VALIDATION)
         rows = at[partition.row]
         partitioned = partition.take_sorted(self.train.X[rows], self.train.y[rows], self.classes)
-        return replace(self, train=partitioned.train, test=partitioned.test, held=RowSplits())
+        train, test = _weighted(partitioned, None if self.train.weights is None else self.train.weights[rows])
+        return replace(self, train=train, test=test, held=RowSplits())
 
 
 def federated(config: Config, seed: int) -> Federated:
@@ -155,6 +159,9 @@ def federated(config: Config, seed: int) -> Federated:
             raise CoterieError("Partition 'feature-noise' adds noise to one array of numbers, and X has several.")
         X = noisy(X, partition.client, partition.row, data["clients"], data["sigma"], seed)
     partitioned = partition.take_sorted(X, table["y"][partition.row])
+    weights = _weights(table, data["weights"])
+    train, test = _weighted(partitioned, None if weights is None else weights[partition.row])
+    partitioned = replace(partitioned, train=train, test=test)
     found = _channels(Federated.of(partitioned, known, names), data["source"])
     held = held.take(partition.row[: partition.trained])
     said = {key: data[key] for key in ("partition", "given_split")}
@@ -174,6 +181,27 @@ def _said(data: dict[str, Any], table: Table) -> dict[str, Any]:
     if kind == "auto":
         kind = "given" if data["column"] or "client" in table else "iid"
     return {"partition": kind, "given_split": given}
+
+
+def _weights(table: Table, name: str | None) -> Floats | None:
+    """What rows weigh relative to their mean (n,), where they have weights."""
+    if name is None:
+        return None
+    if name not in table:
+        raise CoterieError(f"The data have no array '{name}' of weights.{nearest(name, table)}")
+    w = as_numbers(table[name], f"'{name}'").astype(np.float64)
+    bad = ~(np.isfinite(w) & (w >= 0.0)) if w.ndim == 1 else np.ones(1, dtype=bool)
+    if bad.any() or not w.any():
+        raise CoterieError(f"'{name}' must weigh each row by a finite number from 0, not all 0: see {at_rows(bad)}.")
+    return np.asarray(w / w.mean())
+
+
+def _weighted(partitioned: PartitionedRows, weights: Floats | None) -> list[ClientRows]:
+    """Training rows and held-out rows with their weights, which lie in the partition's order."""
+    parts, cut = [partitioned.train, partitioned.test], len(partitioned.train.y)
+    if weights is None:
+        return parts
+    return [replace(part, weights=w) for part, w in zip(parts, (weights[:cut], weights[cut:]), strict=True)]
 
 
 def _held(data: dict[str, Any], table: Table) -> RowSplits:
@@ -254,7 +282,7 @@ def source(config: Config) -> tuple[Table, tuple[str, ...]]:
     """
     name, model, data = config.data["source"], config.model, config.data
     rows = name.value if isinstance(name, Held) else name
-    keys = ("group", "given_split", "order_by", "split_by")
+    keys = ("group", "weights", "given_split", "order_by", "split_by")
     beside = list(dict.fromkeys(filter(None, [data["column"] or "client", SPLIT, *(data[key] for key in keys)])))
     if is_table(rows):
         path = config.folder / local(rows) if isinstance(rows, str) else rows

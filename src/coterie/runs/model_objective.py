@@ -79,15 +79,18 @@ def objective_of(
                 f"The model softmax would have {X.shape[1] * classes:,} numbers, as y goes up to {classes - 1:,}: code "
                 "classes as 0, 1, ... without gaps."
             )
-        made = Softmax.of(
-            np.nan_to_num(X, posinf=0.0, neginf=0.0), rows.y, rows.starts, rows.stops, classes, ridge=ridge
-        )
+        finite = np.nan_to_num(X, posinf=0.0, neginf=0.0)
+        made = Softmax.of(finite, rows.y, rows.starts, rows.stops, classes, rows.weights, ridge)
         return replace(made, X=X)  # a client with rows that are not finite is left out and named when it trains
     made = network(config)
     deep, _ = _deep()
     options = {key: model[key] for key in ("dtype", "device", "buffers", "batched", *_STEPS)}
     loss, score = model["loss"], model["score"]
-    options |= {"ridge": ridge, "loss": _found(config, loss, "The loss") if ":" in loss else loss}
+    options |= {
+        "weights": rows.weights,
+        "ridge": ridge,
+        "loss": _found(config, loss, "The loss") if ":" in loss else loss,
+    }
     options["score"] = None if score is None else _found(config, score, "The score")
     y = rows.y if targets else None
     found = deep.Deep.of(made, rows.X, y, rows.starts, rows.stops, labels=labels, base=base, **options)

@@ -67,7 +67,8 @@ class TrainingProblem:
             of = slice(*np.searchsorted(data.group, [g, g + 1]))
             _, at = owned_rows(rows.starts[of], rows.stops[of])
             stops = np.cumsum(rows.stops[of] - rows.starts[of])
-            own = ClientRows(rows.X[at], rows.y[at], np.concatenate([[0], stops[:-1]]), stops)
+            w = None if rows.weights is None else rows.weights[at]
+            own = ClientRows(rows.X[at], rows.y[at], np.concatenate([[0], stops[:-1]]), stops, w)
             parts.append(objective_of(with_head(config, name), own, data.classes, held, labels=data.labels[of]))
         return Mixed.of(parts)
 
@@ -87,7 +88,8 @@ class TrainingProblem:
         part, good = self.data.train, np.flatnonzero(has_finite_gradient(self.objective))
         if 0 < len(good) < len(self.data):
             rows = np.concatenate([np.arange(part.starts[i], part.stops[i]) for i in good])
-            part = ClientRows(part.X[rows], part.y[rows], part.starts[:1] * 0, np.array([len(rows)]))
+            w = None if part.weights is None else part.weights[rows]
+            part = ClientRows(part.X[rows], part.y[rows], part.starts[:1] * 0, np.array([len(rows)]), w)
             return objective_of(self.config, part, self.data.classes)
         return replace(self.objective, starts=np.array([0]), stops=np.array([len(part.y)]))
 
