@@ -262,3 +262,10 @@ def test_a_preview_shows_what_leaves_of_rows_that_are_held_out(tmp_path):
     left = {item.work.removeprefix("deployment."): item for item in found.leaving}
     assert left["site.holdout:losses"].covers == 6 and left["site.holdout:losses"].values["losses"] == "float64 (4, 2)"
     assert left["site.holdout:baselines"].values == {} and left[""].answers == 2
+
+
+def test_baselines_of_counts_have_the_dispersion_that_they_have_on_one_table(tmp_path):
+    table = schools().assign(count=lambda d: np.floor(np.exp(0.5 * d["y"])).astype(int))
+    task = {"formula": "count ~ x", "client": "school", "family": "negative-binomial"}
+    there, _, _ = hold_out(tmp_path, table, task, name="local")
+    alike(there, of_one_table(table, task, name="local"), 1e-8)

@@ -281,8 +281,9 @@ def _over_rounds(name: str) -> bool:
 def _baselines(fed: Remote, problem: GroupedProblem) -> tuple[Floats, dict[str, Any]]:
     """Fit every client alone and all together: the parameters of all (p,), and where clients find their own."""
     if not problem.family.is_quadratic:
+        everyone = FITTED["pooled"].fit(fed, problem) if problem.family.unknown else None  # has a dispersion of its own
         found: Estimates = FITTED["local"].fit(fed, problem)
-        return found.root, {}
+        return (found if everyone is None else everyone).root, {}
     root = pooled.fit(fed, problem).root  # as `local.fit`, whose clients would send their parameters
     setup = prepare(fed, problem.tree, problem.family, np.arange(len(root)), problem.intercept)
     where: dict[str, Any] = {"unit": setup.unit, "origin": setup.raw(np.zeros(len(root)))}
