@@ -172,8 +172,6 @@ def raises():
 def mixed():
     X, y, client, _ = make()
     return X, y, client, np.arange(60) % 2
-def ragged():
-    return [[1.0, 2.0], [3.0]], [0, 1]
 def sparse():
     import scipy.sparse
     return scipy.sparse.eye(3, format="csr"), np.arange(3)
