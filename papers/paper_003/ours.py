@@ -65,7 +65,7 @@ def local_models(data: Data) -> Floats:
     """Every client's own softmax."""
     fed = data.fed()
     method = FedAvg(eta=STEP / data.curvature, finetune=LOCAL)
-    return method.models(fed, method.init(fed))
+    return np.asarray(method.models(fed, method.init(fed)))
 
 
 def over_steps(draw: Callable[[Data, Floats], Network]) -> Walk:

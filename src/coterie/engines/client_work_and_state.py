@@ -19,10 +19,11 @@ from coterie.engines.reduction import Adder, Gather, Segments, checked
 from coterie.engines.routing import compact, localise
 from coterie.errors import CoterieError
 from coterie.federation import WRITTEN, Array, Ints, Ragged, Rows, Site, State, Work, readonly, work_name
+from coterie.numerics import mapped_arrays
 
 T = TypeVar("T")
 _ALL = Segments(None, np.zeros(1, np.int64), slice(0, 1))
-BLOCK = 4096
+BLOCK, NUMBERS = 4096, 1 << 24
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,15 @@ class Plan:
 class Runner:
     """Runs work on all clients of one site, sorted by cluster, whose state reads from ``store.arrays``.
 
-    ``threads`` blocks run at a time (by default one for each core), of ``block`` clients. Results depend on the block
+    ``threads`` blocks run at a time (by default one for each core), of at most ``block`` clients, whose models together
+    have about NUMBERS numbers. Results depend on the block
     through the order of sums alone, and on threads not at all.
     """
 
     def __init__(self, site: Site, store: Store, threads: int | None = None, block: int = BLOCK) -> None:
-        self.site, self.store, self.block = site, store, block
+        parts = getattr(site.objective, "parts", (site.objective,))
+        d = max((int(getattr(part, "dim", 1)) for part in parts), default=1)
+        self.site, self.store, self.block = site, store, min(block, max(NUMBERS // max(d, 1), 1))
         self.threads = threads or os.cpu_count() or 1
         self.gradients = 0
         self._plans: dict[tuple[bool, bool], Plan] = {}
@@ -243,7 +247,7 @@ if hasattr(os, "register_at_fork"):  # a child has the pool and none of its thre
 
 
 class Store:
-    """Personal state of a site's m clients, one array for each name.
+    """Personal state of a site's m clients, one array for each name; large ones lie in temporary files.
 
     A ``tentative`` store keeps what is written aside until :meth:`commit`. In another one blocks write in place, and an
     array whose shape or type changes is swapped in by :meth:`commit`.
@@ -253,7 +257,7 @@ class Store:
         self.m, self.tentative = m, tentative
         self.arrays: dict[str, Array] = {}
         self.staged: dict[str, Array] = {}
-        self._kept: set[str] = set()
+        self.kept: set[str] = set()  # names whose arrays somebody may return to, so that they are copied first
         self._reshaped: dict[str, int] = {}  # clients that have yet to write a name in its new shape
         self._lock = threading.Lock()
 
@@ -271,7 +275,7 @@ class Store:
                 f"State {name!r} is {target.dtype} {target.shape[1:]} for some clients "
                 f"and {value.dtype} {value.shape[1:]} for others: use one type, and pad to one shape."
             )
-        target[rows] = value
+        mapped_arrays.write(target, rows, value)
         if written is not None:
             written[rows] = True
 
@@ -284,14 +288,14 @@ class Store:
             return same
         else:
             self._reshaped[name] = self.m
-        new = self.staged[name] = np.zeros((self.m, *value.shape[1:]), value.dtype)
+        new = self.staged[name] = mapped_arrays.zeros((self.m, *value.shape[1:]), value.dtype)
         return new
 
     def _writable(self, name: str) -> Array | None:
         """The array that writes go to: the state itself, or a copy of it that is kept aside."""
         array = self.staged.get(name, self.arrays.get(name))
-        if array is not None and name not in self.staged and (self.tentative or name in self._kept):
-            array = self.staged[name] = array.copy()
+        if array is not None and name not in self.staged and (self.tentative or name in self.kept):
+            array = self.staged[name] = mapped_arrays.copy(array, self.arrays.get(WRITTEN + name))
         return array
 
     def close(self) -> None:
@@ -300,6 +304,8 @@ class Store:
             name = next(n for n, left in self._reshaped.items() if left)
             raise CoterieError(f"State {name!r} changed its shape or type for some clients only: write it for all.")
         self._reshaped.clear()
+        for array in self.arrays.values():
+            mapped_arrays.release(array)
         for name in [n for n in self.staged if n.startswith(WRITTEN) and n not in self.arrays]:
             if self.staged[name].all():
                 del self.staged[name]
@@ -309,7 +315,7 @@ class Store:
     def commit(self) -> None:
         """Make what was written the state."""
         self.arrays.update(self.staged)
-        self._kept.difference_update(self.staged)
+        self.kept.difference_update(self.staged)
         self.staged.clear()
 
     def forget(self) -> None:
@@ -319,7 +325,7 @@ class Store:
 
     def keep(self) -> dict[str, Array]:
         """The present arrays, which will not be written in place from now on (nothing is copied here)."""
-        self._kept.update(self.arrays)
+        self.kept.update(self.arrays)
         return dict(self.arrays)
 
     def replace(self, arrays: Mapping[str, Array]) -> None:
@@ -327,4 +333,4 @@ class Store:
         self.forget()
         self.arrays.clear()
         self.arrays.update(arrays)
-        self._kept = set(arrays)
+        self.kept = set(arrays)

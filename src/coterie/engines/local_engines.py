@@ -50,7 +50,7 @@ class InProcess(Answering):
     threads : int, optional
         Blocks that run at a time; by default the number of cores. Results do not depend on it.
     block : int, default 4096
-        Clients handed to work at a time.
+        Clients handed to work at a time, at most: fewer where models are large.
 
     Attributes
     ----------
@@ -80,6 +80,7 @@ class InProcess(Answering):
         self._everyone = np.arange(m)
         self._everyone.flags.writeable = False
         self._marks: dict[str, dict[str, Array]] = {}
+        self._kept: dict[str, set[str]] = {}  # what was kept before each mark
 
     def _answer(self, query: Query) -> Replies | Sums:
         start = perf_counter()
@@ -115,6 +116,7 @@ class InProcess(Answering):
 
     def mark(self, tag: str) -> Ints:
         """Keep the present state under ``tag``; it is copied only when it is next written."""
+        self._kept[tag] = set(self._run.store.kept)
         self._marks[tag] = self._run.store.keep()
         return _NOBODY
 
@@ -124,6 +126,11 @@ class InProcess(Answering):
             raise CoterieError(f"There is no mark {tag!r} to restore: the marks are {sorted(self._marks)}.")
         self._run.store.replace(self._marks[tag])
         return _NOBODY
+
+    def forget(self, tag: str) -> None:
+        """Drop a mark that was just restored, so that state is written in place again, without a copy."""
+        del self._marks[tag]
+        self._run.store.kept = self._kept.pop(tag)
 
     def snapshot(self, tag: str) -> dict[str, Any]:
         """All that :meth:`resume` needs in another process: personal state and the ledger."""

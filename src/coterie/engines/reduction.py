@@ -11,6 +11,7 @@ import numpy as np
 from coterie.engines.routing import compact
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Ragged, Rows, readonly
+from coterie.numerics import mapped_arrays
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,13 @@ class Gather:
     def _place(self, name: str, rows: Rows, value: Array) -> None:
         whole = self._values.get(name)
         if whole is None:
-            whole = self._values[name] = np.empty((self._n, *value.shape[1:]), value.dtype)
+            whole = self._values[name] = mapped_arrays.zeros((self._n, *value.shape[1:]), value.dtype, whole=True)
         if whole.shape[1:] != value.shape[1:] or whole.dtype != value.dtype:
             raise CoterieError(
                 f"Work returned {name!r} as {value.dtype} {value.shape[1:]} for some clients "
                 f"and {whole.dtype} {whole.shape[1:]} for others."
             )
-        whole[rows] = value
+        mapped_arrays.write(whole, rows, value)
 
     def result(self) -> dict[str, Any]:
         """All values by name, read-only."""

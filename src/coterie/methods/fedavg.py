@@ -49,7 +49,9 @@ class FedAvg(LocalTraining):
     told: ClassVar[tuple[str, ...]] = ("E", "B")
 
     @np.errstate(over="ignore", invalid="ignore")
-    def models(self, fed: Federation, state: State) -> Floats:
+    def models(self, fed: Federation, state: State) -> Any:
         """Every client's model (m, d) after fine-tuning."""
+        if not self.finetune:
+            return super().models(fed, state)
         over: State = {"eta": self.rate(state["t"]), "steps": self.finetune, "B": self.B}
         return client_models(fed, state, finetune, w=state["w"], transport=self.transport, **over)

@@ -103,3 +103,9 @@ def pack(A: Floats) -> Floats:
     """The lower triangles of symmetric matrices (..., p, p), packed (..., P)."""
     rows, columns = _triangle(A.shape[-1])
     return np.ascontiguousarray(A[..., rows, columns])
+
+
+def neighbours(part: Bools) -> list[slice]:
+    """Runs of neighbours that are in a part (d,), which are copied at once: layers are few, numbers many."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], part, [False]]).astype(np.int8)))
+    return [slice(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]

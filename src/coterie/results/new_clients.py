@@ -17,6 +17,7 @@ from coterie.errors import CoterieError, fitting, listed
 from coterie.methods.groups.evaluation import Adapted, adapt, judge_groups
 from coterie.methods.local_training.new_client import join
 from coterie.methods.registry import trained_method
+from coterie.objectives.client_models import finite, mean
 from coterie.objectives.parameters import parameter_mask
 from coterie.options import Declared, Option, need_names
 from coterie.results.training_result import finite_rows
@@ -93,7 +94,7 @@ def _rule(result: TrainingResult, here: Any, by: str) -> tuple[str, Any]:
 def mean_models(result: TrainingResult, head: str | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
     """Groups (k,) and the mean model (k, d) of each, of clients whose models are sound and were not left out."""
     theta, out = result.theta, {*result.run.quarantined, *result.run.failed}
-    good = np.isfinite(theta).all(axis=1)
+    good = finite(theta)
     label = np.zeros(len(theta), dtype=np.int64)
     if len(theta) == len(result.labels):
         good &= ~np.isin(result.labels, list(out))
@@ -104,7 +105,7 @@ def mean_models(result: TrainingResult, head: str | None = None) -> tuple[npt.ND
     groups = np.unique(label[good])
     if not len(groups):
         raise CoterieError("Every client was left out of the training: there is no model to adapt. Train again.")
-    return groups, np.stack([theta[good & (label == g)].mean(axis=0) for g in groups])
+    return groups, np.stack([mean(theta, good & (label == g)) for g in groups])
 
 
 def _outcomes(result: TrainingResult, y: npt.ArrayLike) -> npt.NDArray[Any]:

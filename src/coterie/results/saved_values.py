@@ -26,6 +26,7 @@ from coterie import __version__, files
 from coterie.data.clients import Level
 from coterie.data.design import Design
 from coterie.errors import CoterieError
+from coterie.objectives.client_models import ClientModels
 
 _TAG = "$"
 _ZONE = re.compile(r"UTC([+-]\d\d:\d\d)?|[A-Z][\w+-]*(/[A-Z][\w+-]*)*", re.ASCII)
@@ -304,6 +305,8 @@ def _pack(kind: str, name: str, value: Any, shelf: Shelf) -> Any:
     match kind.removesuffix(_OPTIONAL):
         case "Design":
             return json.loads(value.to_json())
+        case _ if isinstance(value, ClientModels):
+            return {f.name: shelf.put(f"{name}.{f.name}", getattr(value, f.name)) for f in fields(value)}
         case _ if is_dataclass(value):
             return packed(value, shelf, f"{name}.")
         case by_name if by_name in _BY_NAME:
@@ -354,6 +357,8 @@ def unpack(kind: str, name: str, entry: Any, shelf: Shelf, parts: Mapping[str, A
             return shelf.get_frame(entry)
         case "tuple[Level, ...]":
             return tuple(Level(called, shelf.get(labels), shelf.get(parent)) for called, labels, parent in entry)
+        case array if array in _ARRAYS and entry.keys() == {f.name for f in fields(ClientModels)}:
+            return ClientModels(*(shelf.get(entry[f.name]) for f in fields(ClientModels)))
         case array if array in _ARRAYS:
             return shelf.get(entry)
         case several if several == _SEVERAL:

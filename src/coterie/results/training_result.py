@@ -25,6 +25,7 @@ from coterie.evidence.training_comparison import TrainingComparison, Watch, comp
 from coterie.methods.groups.evaluation import Adapted
 from coterie.methods.groups.group_gradients import Growth
 from coterie.methods.registry import trained_method
+from coterie.objectives.client_models import LARGE, is_one
 from coterie.objectives.mixed import kinds
 from coterie.runs import model_objective as model
 from coterie.runs.config import AUTO, Config, chosen_methods, tables
@@ -48,7 +49,8 @@ class TrainingResult:
     labels : tuple of str
         What clients are called.
     theta : (m, d) array, or (1, d) where all have the same
-        Their models, of the first seed.
+        Their models, of the first seed. Where there is no room for all, rows are made as ``theta[rows]`` asks for them
+        (:class:`~coterie.objectives.client_models.ClientModels`).
     group : (m,) int64 or None
         Groups that the method was told, or that it found.
     classes : int
@@ -82,7 +84,7 @@ class TrainingResult:
     evidence: TrainingComparison
     method: str
     labels: tuple[str, ...]
-    theta: npt.NDArray[Any]
+    theta: Any
     group: Any
     classes: int
     shape: tuple[int, ...]
@@ -119,7 +121,7 @@ class TrainingResult:
             evidence=replace(found, runs=bare, problem=None),
             method=method,
             labels=tuple(data.labels),
-            theta=np.asarray(run.theta),
+            theta=run.theta[:1] if is_one(run.theta) and run.theta.size > LARGE else run.theta,
             group=group,
             classes=data.classes,
             shape=tuple(data.train.X.shape[1:]),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.numerics.arrays import Bools, Floats, Ints
+from coterie.objectives.client_models import by_block, finite
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.mixed import kinds
 from coterie.objectives.parameters import has_finite_gradient
@@ -62,18 +63,18 @@ class Scores:
             weight = np.where(np.isin(np.arange(len(weight)), main), weight, 0.0)
         safe = np.where(weight > 0.0, weight, 1.0)
         judged = weight > 0.0
-        if isinstance(theta, np.ndarray):  # the largest of outputs that are no numbers would be a class as any other
-            judged &= np.isfinite(theta).all(axis=-1)
+        if hasattr(theta, "ndim"):  # the largest of outputs that are no numbers would be a class as any other
+            judged &= finite(theta)
         found: dict[str, Measured] = {}
         with np.errstate(over="ignore", invalid="ignore"):
-            loss = np.where(weight > 0.0, np.asarray(held.value(theta), dtype=np.float64) / safe, np.nan)
+            loss = np.where(weight > 0.0, np.asarray(_each(held, "value", theta), dtype=np.float64) / safe, np.nan)
             if asked := [name for name in metrics if name != LOSS]:
                 owner = np.repeat(np.arange(len(weight)), counts(held))
-                answers = Answers(y, np.asarray(held.outputs(theta)), held.row_weights(), owner, len(weight))
+                answers = Answers(y, np.asarray(_each(held, "outputs", theta)), held.row_weights(), owner, len(weight))
                 found = measure(asked, answers, judged, (weight > 0.0) & ~judged)
             score = found[rule.score].clients if rule.score in found else None
             if rule.score and score is None:
-                score = np.where(judged, held.accuracy(theta), np.nan)
+                score = np.where(judged, _each(held, "accuracy", theta), np.nan)
         out = cls(loss, score, weight, rule, found)
         if score is None:
             return out
@@ -162,3 +163,15 @@ def counts(held: Any) -> Ints:
     for rows, part in kinds(held):
         out[rows] = part.counts
     return out
+
+
+def _each(held: Any, name: str, theta: Any) -> Any:
+    """What a method of an objective says of models, some clients at a time where there are many numbers."""
+    if getattr(theta, "ndim", 1) < 2:
+        return getattr(held, name)(theta)
+
+    def some(rows: slice, models: Any) -> Any:
+        part = held if rows == slice(0, len(held)) else held.take(rows)
+        return getattr(part, name)(models if hasattr(part, "kinds") else models[:, : part.dim])
+
+    return by_block(some, theta)

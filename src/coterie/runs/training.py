@@ -23,6 +23,7 @@ from coterie.methods.local_training.new_client import shared_models
 from coterie.methods.local_training.rounds import NO_GRADIENT
 from coterie.methods.method import Method
 from coterie.methods.registry import trained_method
+from coterie.objectives.client_models import finite
 from coterie.objectives.mixed import padded
 from coterie.objectives.parameters import base_digest
 from coterie.options import unheeded
@@ -203,6 +204,8 @@ class _Run:
         self.fed.mark("look")
         found = look(home, self.state)
         self.fed.restore("look")
+        if hasattr(self.fed, "forget"):
+            self.fed.forget("look")
         self.fed.ledger.load(book)
         return found
 
@@ -279,7 +282,7 @@ class _Run:
         state = self.state if ours else self.method.about_clients(self.state)
         out = np.zeros(0) if together else np.asarray(state.get("quarantined", np.zeros(len(labels))))
         why = state.get("why", np.full(len(out), BROKEN))
-        if status in ("running", "stopped") and not np.isfinite(theta).all(axis=-1).any():
+        if status in ("running", "stopped") and not finite(theta).any():
             status = "gave no client a model of finite numbers"
         privacy: dict[str, Any] = {}
         if isinstance(self.fed, Private):

@@ -14,7 +14,7 @@ import numpy as np
 from coterie.codecs.compression import receive_models, send_change
 from coterie.federation import Site, work
 from coterie.numerics import keyed_random
-from coterie.numerics.arrays import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints, neighbours
 from coterie.objectives.gradient_steps import Draws, Walk
 from coterie.objectives.mean_loss import sizes, walk
 from coterie.objectives.parameters import has_finite_gradient, initial_parameters, parameter_mask
@@ -46,7 +46,7 @@ def merge(site: Site, shared: Floats, transport: ModelTransport) -> Floats:
         (own, _personal_values(site, own, transport)),
     ):
         start = 0
-        for run in segments(part):
+        for run in neighbours(part):
             stop = start + run.stop - run.start
             theta[:, run], start = values[:, start:stop], stop
     return theta
@@ -63,15 +63,9 @@ def split(site: Site, theta: Floats, good: Any, transport: ModelTransport) -> Fl
     return columns(theta, ~own)
 
 
-def segments(part: Bools) -> list[slice]:
-    """Neighbours that are in a part (d,), which are copied at once: layers are few, numbers many."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], part, [False]]).astype(np.int8)))
-    return [slice(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
-
-
 def columns(theta: Floats, part: Bools) -> Floats:
     """The columns of theta (m, d) that are in a part (d,)."""
-    pieces = [theta[:, run] for run in segments(part)]
+    pieces = [theta[:, run] for run in neighbours(part)]
     return np.concatenate(pieces, axis=1) if pieces else theta[:, :0]
 
 
@@ -178,6 +172,12 @@ def personal(site: Site, w: Floats, transport: ModelTransport) -> Reply:
 def current_model(site: Site, w: Floats, transport: ModelTransport) -> Reply:
     """A client's model (m, d): what is shared as it is now, with its personal layers."""
     return {"theta": received(site, w, transport)}
+
+
+@work
+def personal_layers(site: Site, transport: ModelTransport) -> Reply:
+    """A client's own layers (m, d2)."""
+    return {"layers": _personal_values(site, personal_mask(site, transport), transport)}
 
 
 @work

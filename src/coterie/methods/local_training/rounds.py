@@ -19,6 +19,7 @@ from coterie.methods.local_training.client_work import ModelTransport
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
+from coterie.objectives.client_models import LARGE, ClientModels
 from coterie.objectives.mixed import kinds
 from coterie.objectives.parameters import base_digest, initial_parameters, precision
 from coterie.objectives.step_rules import Schedule
@@ -150,6 +151,8 @@ class LocalTraining(Checked, Stepwise):
 
     def models(self, fed: Federation, state: State) -> Any:
         """Every client's model (m, d): of its own, or what is shared as it is now, with its personal layers."""
+        if self.model is client.current_model:
+            return current_models(fed, state, self.transport)
         return client_models(fed, state, self.model, w=state["w"], transport=self.transport)
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
@@ -201,11 +204,33 @@ def client_models(fed: Federation, state: State, work: Any, **message: Any) -> F
     if "whole" in state:
         shared, w = w, state["whole"].copy()
         w[state["shared"]] = shared
-    theta = np.tile(w, (len(fed.clients), 1))
     replies = fed.ask(work, **message)
+    if replies and replies["theta"].size > LARGE and len(replies.rows) == len(fed.clients):
+        return np.asarray(replies["theta"])
+    theta = np.tile(w, (len(fed.clients), 1))
     if replies:
         theta[replies.to[replies.rows]] = replies["theta"]
     return theta
+
+
+def current_models(fed: Federation, state: State, transport: ModelTransport) -> Any:
+    """Every client's model (m, d): w (d1,) as it is now, with its personal layers.
+
+    They are one row seen m times where w is all of them, and made row by row where there would be too many numbers.
+    """
+    w, m = state["w"], len(fed.clients)
+    if w.ndim == 1 and "whole" not in state:
+        return np.broadcast_to(w, (m, len(w)))
+    if w.ndim > 1 or m * len(state["whole"]) <= LARGE:
+        return client_models(fed, state, client.current_model, w=w, transport=transport)
+    whole, own = state["whole"].copy(), ~state["shared"]
+    whole[~own], personal = w, np.tile(whole[own], (m, 1))
+    replies = fed.ask(client.personal_layers, transport=transport)
+    if len(replies.rows) == m:
+        personal = replies["layers"]
+    elif replies:
+        personal[replies.to[replies.rows]] = replies["layers"]
+    return ClientModels(whole, own, personal)
 
 
 def participants(ids: Any, free: Ints, t: int, C: float, seed: int) -> Ints:
@@ -289,7 +314,7 @@ class FirstModels:
 def begin(site: Site, transport: ModelTransport, seeds: Sequence[int], asked: Any, w: Any = None) -> dict[str, Any]:
     """Take the first own parts, those of w (..., d) where it is given; the client ``asked`` tells the first models."""
     objective, m, own = site.objective, len(site), client.personal_mask(site, transport)
-    if own.any():
+    if own.any() and (w is not None or site.state.written("personal").any()):  # else they are the first ones anyway
         given = w is not None and np.shape(w)[-1:] == (len(own),)
         start = np.atleast_2d(w)[0] if given else initial_parameters(objective, transport.get("seed", 0))
         site.state["personal"] = np.tile(start[own].astype(precision(objective)), (m, 1))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from coterie import options
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Bools, Floats, Ints
+from coterie.objectives.client_models import is_one
 from coterie.objectives.deep.architecture import Architecture, Make
 from coterie.objectives.deep.batched import Batch, BatchedClients, What, blocks
 from coterie.objectives.deep.frozen_base import Base
@@ -246,7 +247,9 @@ class Deep(RowRanges):
                 f"Models must be one row of {self.dim} numbers, or one for each of {len(self)} clients, not an array "
                 f"of shape {models.shape} ({models.dtype})."
             )
-        return self.architecture.tensor(np.broadcast_to(models, (len(self), self.dim)))
+        one = models.ndim == 1 or len(models) < len(self) or is_one(models)  # all clients' models are the same numbers
+        theta = self.architecture.tensor(np.atleast_2d(models)[:1] if one else models)
+        return theta.expand(len(self), -1)
 
     def _need_targets(self) -> None:
         if isinstance(self.rows, Tensors) and not self.rows.known:
@@ -301,6 +304,8 @@ class Deep(RowRanges):
         size = np.full(len(self), draws.size) if draws.size else self.counts
 
         def batched(clients: BatchedClients) -> None:
+            nonlocal out
+            out = out.contiguous()  # a row for each client, where all had one
             for block in blocks(size, self.dim):
                 some = block[np.argsort(-by.steps[block], kind="stable")]
                 rows = self._batch(some, draws.keys, draws.size, total)
@@ -324,7 +329,7 @@ class Deep(RowRanges):
         edges = np.append(0, np.cumsum(self.counts))
         if not len(index):
             return np.zeros(0)
-        one = len(self) == 1 or ((models.ndim == 1 or models.strides[0] == 0) and not of.mixes)
+        one = len(self) == 1 or ((models.ndim == 1 or is_one(models)) and not of.mixes)
         found: list[tuple[Any, Any]] = []
 
         def together(batched: BatchedClients) -> None:

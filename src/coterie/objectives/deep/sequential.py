@@ -218,23 +218,23 @@ class SequentialClients:
         return out
 
     def walk(self, theta: Tensor, by: Walk, batch: Batch) -> Tensor:
-        """Move theta (m, d), in place, where local steps lead."""
-        start = theta.clone()
+        """Where local steps lead from theta (m, d)."""
+        out = torch.empty(theta.shape, dtype=theta.dtype, device=theta.device)
 
         def one(i: int, seed: Seed) -> None:
             workspace, at = self.workspace, int(by.draws.first[i])
-            workspace.load(start[i])
+            workspace.load(theta[i])
             layers = [layer.data[None] for layer in workspace.layers]
             stepper = Stepper(self.of, layers, by.of(np.array([i])), self.training)
             for s in range(int(by.steps[i])):
                 stepper.step(self._gradient(i, at + (s if by.fresh else 0), by, batch, seed))
-            workspace.unload(theta[i])
+            workspace.unload(out[i])
             if by.on is not None:  # statistics of layers that rest do, too
                 p, move = self.of.p, self.of.tensor(by.on)
-                theta[i, p:] = torch.where(move[p:] > 0, theta[i, p:], start[i, p:])
+                out[i, p:] = torch.where(move[p:] > 0, out[i, p:], theta[i, p:])
 
         self.each(by.steps, one)
-        return theta
+        return out
 
     def outputs(self, theta: Tensor, x: Any) -> Tensor:
         """What a model (d,) makes of inputs (b, ...), in evaluation mode."""
