@@ -39,9 +39,8 @@ class Deep(RowRanges):
     """``f_i(theta) = sum_r w_r loss(model(theta, x_r), y_r)`` over client i's rows r.
 
     theta is one flat row of what moves: parameters that train in the module's order, then buffers (BatchNorm's
-    statistics), which have no gradient and move with forward passes while a client trains. The rest of the module, its
-    ``base``, is held once, whatever has models on it. Several clients of one call run batched, or one after another.
-    :meth:`of` and :meth:`of_clients` check a caller's rows; this class does not.
+    statistics), which have no gradient and move with forward passes. The rest of the module, its ``base``, is held once.
+    Several clients of one call run batched, or one after another. Rows are checked by :meth:`of` and :meth:`of_clients`.
     """
 
     architecture: Architecture  # the module, its loss and its number type
@@ -102,8 +101,7 @@ class Deep(RowRanges):
             Or "cuda", "cuda:1", ...
         buffers : {"personal", "averaged", "refused"}, default "personal"
             Whether BatchNorm's statistics stay at home, are averaged like parameters, or are an error.
-        base : mapping from str to Tensor, optional
-            Numbers of what does not train, by layer; by default the module's own.
+        base : mapping from layer to Tensor, by default the module's own numbers of what does not train
         batched : bool, optional
             Whether several clients run as one batch; by default where the model is small and has no convolutions.
             Models with moving statistics, numbers that no key draws, or steps that depend on their numbers never do.
@@ -248,8 +246,7 @@ class Deep(RowRanges):
                 f"of shape {models.shape} ({models.dtype})."
             )
         one = models.ndim == 1 or len(models) < len(self) or is_one(models)  # all clients' models are the same numbers
-        theta = self.architecture.tensor(np.atleast_2d(models)[:1] if one else models)
-        return theta.expand(len(self), -1)
+        return self.architecture.tensor(np.atleast_2d(models)[:1] if one else models).expand(len(self), -1)
 
     def _need_targets(self) -> None:
         if isinstance(self.rows, Tensors) and not self.rows.known:
@@ -305,7 +302,7 @@ class Deep(RowRanges):
 
         def batched(clients: BatchedClients) -> None:
             nonlocal out
-            out = out.contiguous()  # a row for each client, where all had one
+            out = out.contiguous()
             for block in blocks(size, self.dim):
                 some = block[np.argsort(-by.steps[block], kind="stable")]
                 rows = self._batch(some, draws.keys, draws.size, total)
