@@ -39,8 +39,8 @@ class Deep(RowRanges):
     """``f_i(theta) = sum_r w_r loss(model(theta, x_r), y_r)`` over client i's rows r.
 
     theta is one flat row of what moves: parameters that train in the module's order, then buffers (BatchNorm's
-    statistics), which have no gradient and move with forward passes. The rest of the module, its ``base``, is held once.
-    Several clients of one call run batched, or one after another. Rows are checked by :meth:`of` and :meth:`of_clients`.
+    statistics), which have no gradient and move with forward passes. The rest, its ``base``, is held once. Several
+    clients of one call run batched, or one after another. :meth:`of` and :meth:`of_clients` check a caller's rows.
     """
 
     architecture: Architecture  # the module, its loss and its number type
