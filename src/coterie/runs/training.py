@@ -200,8 +200,7 @@ class _Run:
     def aside(self, look: Callable[[Any, State], Any]) -> Any:
         """A look that changes nothing: neither the clients' state nor what is booked."""
         home = self.fed.fed if isinstance(self.fed, Private) else self.fed
-        book = self.fed.ledger.as_dict()
-        self.fed.mark("look")
+        book, _ = self.fed.ledger.as_dict(), self.fed.mark("look")
         found = look(home, self.state)
         self.fed.restore("look")
         if hasattr(self.fed, "forget"):

@@ -297,12 +297,11 @@ class Deep(RowRanges):
         """What is made of theta (m, d) ``together``, by so many clients at a time, or else by each ``alone``."""
         self._need_targets()
         self.walked["rows"] = max(self.walked.get("rows", 0), by.draws.size)
-        out, total, draws, every = self._theta(theta), self.sizes(), by.draws, np.arange(len(self))
+        given, total, draws, every = self._theta(theta), self.sizes(), by.draws, np.arange(len(self))
+        out = given if self.batched is None else given.clone()  # batches move it in place
         size = np.full(len(self), draws.size) if draws.size else self.counts
 
         def batched(clients: BatchedClients) -> None:
-            nonlocal out
-            out = out.contiguous()
             for block in blocks(size, self.dim):
                 some = block[np.argsort(-by.steps[block], kind="stable")]
                 rows = self._batch(some, draws.keys, draws.size, total)
@@ -310,9 +309,8 @@ class Deep(RowRanges):
                 out[here] = together(clients, out[here], by.of(some), rows)
 
         if self.batched is None or not self.batched.done(batched):
-            rows = self._batch(every, draws.keys, draws.size, total)
             with explained(self.rows, doing, self.starts):
-                out = alone(self.sequential, self._theta(theta), by, rows)
+                out = alone(self.sequential, given, by, self._batch(every, draws.keys, draws.size, total))
         return np.asarray(out.cpu().numpy())
 
     def _per_row(self, theta: npt.ArrayLike, what: What) -> Any:
