@@ -49,8 +49,7 @@ class TrainingResult:
     labels : tuple of str
         What clients are called.
     theta : (m, d) array, or (1, d) where all have the same
-        Their models, of the first seed. Where there is no room for all, rows are made as ``theta[rows]`` asks for them
-        (:class:`~coterie.objectives.client_models.ClientModels`).
+        Their models, of the first seed; where there is no room for all, rows are made when ``theta[rows]`` asks.
     group : (m,) int64 or None
         Groups that the method was told, or that it found.
     classes : int
@@ -341,14 +340,13 @@ class TrainingResult:
         """Rows of one client, whose net is that ``of`` a label, as an objective; without outcomes it only predicts."""
         rows = np.asarray(X)
         outcome = np.zeros(len(rows), dtype=np.int64) if y is None else np.asarray(y)
-        config, d, digest = self.configuration, self.theta.shape[1], next(iter(self.digests), "")
+        config, d, digest, base = self.configuration, self.theta.shape[1], next(iter(self.digests), ""), None
         if self.heads:
             at = self.labels.index(str(of))
             config, d = model.with_head(config, self.heads[at]), int(self.sizes[at])
             digest = self.digests[list(dict.fromkeys(self.heads)).index(self.heads[at])]
         model.need_size(config, d, (1 + prod(self.shape)) * self.classes)
         part = ClientRows(rows, outcome, np.array([0]), np.array([len(rows)]))
-        base = None
         if digest:
             from coterie.objectives.deep.frozen_base import restored
 
