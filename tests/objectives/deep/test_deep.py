@@ -206,7 +206,7 @@ def test_dropout_depends_on_client_and_step_alone() -> None:
     assert torch.equal(state, torch.random.get_rng_state())
     alone = Walk(ETA[4:5], STEPS[4:5], Draws(draws(4).keys[4:5], np.array([4]), 4))
     part = objective.take(np.array([4])).walk(theta[4:5], alone)
-    np.testing.assert_array_equal(whole[4], part[0])
+    np.testing.assert_allclose(whole[4], part[0], rtol=1e-5, atol=1e-7)  # which is not batched
     other = objective.walk(theta, Walk(ETA, STEPS, draws(4, first=5)))
     assert (other[4] != whole[4]).any()
     np.testing.assert_array_equal(objective.value(theta), objective.value(theta))

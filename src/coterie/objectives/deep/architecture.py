@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -234,7 +235,7 @@ class Architecture:
 
     def autocast(self) -> Any:
         """A context in which layers compute in half precision, where that was asked for."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
+        return torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext()
 
 
 def _maker(model: Any) -> Make:

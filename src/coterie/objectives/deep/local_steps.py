@@ -53,6 +53,22 @@ class Training(Checked):
         return self.optimizer == "SGD" and not self.optimizer_args
 
 
+def moving(of: Architecture, by: Walk, training: Training) -> list[bool]:
+    """Which layers move, or count in the length of a gradient: of others, none is needed."""
+    on = np.ones(of.d) if by.on is None or training.clip is not None else by.on
+    return [bool(on[place.start : place.stop].any()) for place in of.parameters]
+
+
+def gradients(loss: Tensor, layers: Sequence[Tensor], moves: Sequence[bool], decay: Tensor | None) -> list[Tensor]:
+    """Gradients of layers (k, ...), with ``decay`` (k,) times the layers; 0, which takes no memory, of what rests."""
+    wanted = [layer for layer, on in zip(layers, moves, strict=True) if on]
+    found = list(torch.autograd.grad(loss, wanted, materialize_grads=True)) if wanted else []
+    if decay is not None:
+        found = [g + decay.view(-1, *(1,) * (g.ndim - 1)) * v.data for g, v in zip(found, wanted, strict=True)]
+    each = iter(found)
+    return [next(each) if on else v.new_zeros(()).expand(v.shape) for v, on in zip(layers, moves, strict=True)]
+
+
 class Stepper:
     """Local steps on layers (m, ...), which move in place, with gradients clipped over all layers of a client.
 
@@ -63,9 +79,9 @@ class Stepper:
     def __init__(self, of: Architecture, layers: Sequence[Tensor], by: Walk, training: Training) -> None:
         self.layers, self.eta, self.pull = layers, of.tensor(by.eta), float(by.pull)
         self.anchor = of.layers(by.anchor if by.pull else None)
-        self.shift, self.on = of.layers(by.shift), of.layers(by.on)
+        self.shift, self.on, self.moving = of.layers(by.shift), of.layers(by.on), moving(of, by, training)
         self.clip, self.momentum = training.clip, training.momentum
-        self._velocity: list[Tensor] = []
+        self._velocity: dict[int, Tensor] = {}
         self._first = float(by.eta[0]) if len(by.eta) else 0.0
         self.optimizer = None
         if len(by.eta) and not (by.plain or training.plain):
@@ -87,6 +103,8 @@ class Stepper:
             self._optimized(self.optimizer, along)
             return
         for j, (layer, g) in enumerate(zip(self.layers, along, strict=True)):
+            if not self.moving[j]:
+                continue
             if self.momentum:
                 g = self._heavy(j, g)
             if self.on is not None:
@@ -96,6 +114,8 @@ class Stepper:
     def _local(self, j: int, g: Tensor, scale: Tensor | None) -> Tensor:
         """The gradient (k, ...) of the local objective in layer j: clipped, with what pulls and shifts."""
         k = len(g)
+        if not self.moving[j]:
+            return g
         if scale is not None:
             g = g * scale.view((k,) + (1,) * (g.ndim - 1))
         if self.anchor is not None:
@@ -119,8 +139,8 @@ class Stepper:
         return torch.clamp(clip / (square.sqrt() + 1e-30), max=1.0)
 
     def _heavy(self, j: int, g: Tensor) -> Tensor:
-        if len(self._velocity) == j:
-            self._velocity.append(torch.zeros_like(self.layers[j]))
+        if j not in self._velocity:
+            self._velocity[j] = torch.zeros_like(self.layers[j])
         v = self._velocity[j][: len(g)]
         return v.mul_(self.momentum).add_(g)
 
@@ -140,12 +160,20 @@ def drawn(keys: npt.NDArray[np.uint64], step: Ints, size: int, starts: Ints, sto
 
 @kernel
 def shuffled(
-    keys: npt.NDArray[np.uint64], step: Ints, size: int, starts: Ints, stops: Ints, order: Ints, at: Ints, epoch: Ints
+    keys: npt.NDArray[np.uint64],
+    step: Ints,
+    size: int,
+    starts: Ints,
+    stops: Ints,
+    some: Ints,
+    order: Ints,
+    at: Ints,
+    epoch: Ints,
 ) -> tuple[Ints, Ints]:
     """The same without replacement, and how many they are (m,): the last of an epoch are fewer, and padded.
 
-    An epoch is ``ceil(n / size)`` steps of the n rows of a client. ``order[at[i]:]`` is kept for client i from step to
-    step, and is that of ``epoch[i]``.
+    An epoch is ``ceil(n / size)`` steps of the n rows of a client. ``order[at[j]:]`` is kept for client ``j = some[i]``
+    from step to step, and is that of ``epoch[j]``.
     """
     m = keys.shape[0]
     out, many = np.zeros((m, size), dtype=np.int64), np.zeros(m, dtype=np.int64)
@@ -153,10 +181,10 @@ def shuffled(
         n = stops[i] - starts[i]
         if n == 0:
             continue
-        own, steps = order[at[i] : at[i] + n], -(-n // size)
-        if epoch[i] != step[i] // steps:
-            epoch[i] = step[i] // steps
-            shuffle(key(keys[i], epoch[i]), own)
+        own, steps = order[at[some[i]] : at[some[i]] + n], -(-n // size)
+        if epoch[some[i]] != step[i] // steps:
+            epoch[some[i]] = step[i] // steps
+            shuffle(key(keys[i], epoch[some[i]]), own)
         first = step[i] % steps * size
         many[i] = min(size, n - first)
         for b in range(size):
@@ -175,9 +203,7 @@ class Shuffles:
         self, some: Ints, keys: npt.NDArray[np.uint64], step: Ints, size: int, starts: Ints, stops: Ints
     ) -> tuple[Ints, Ints]:
         """Rows of a step of some clients (k, b), of which the first of each count (k,)."""
-        epoch = self.epoch[some]
-        index, many = shuffled(keys, step, size, starts, stops, self.order, self.at[some], epoch)
-        self.epoch[some] = epoch
+        index, many = shuffled(keys, step, size, starts, stops, some, self.order, self.at, self.epoch)
         return index[:, : many.max(initial=0)], many
 
 

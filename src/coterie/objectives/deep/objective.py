@@ -18,7 +18,7 @@ from coterie.errors import CoterieError
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.client_models import is_one
 from coterie.objectives.deep.architecture import Architecture, Make
-from coterie.objectives.deep.batched import Batch, BatchedClients, What, blocks
+from coterie.objectives.deep.batched import FEW, Batch, BatchedClients, What, blocks
 from coterie.objectives.deep.frozen_base import Base
 from coterie.objectives.deep.local_steps import Shuffles, Training, batch
 from coterie.objectives.deep.losses import Loss
@@ -308,7 +308,7 @@ class Deep(RowRanges):
                 here = slice(None) if np.array_equal(some, every) else some  # of all, nothing is copied
                 out[here] = together(clients, out[here], by.of(some), rows)
 
-        if self.batched is None or not self.batched.done(batched):
+        if self.batched is None or len(self) < FEW or not self.batched.done(batched):
             with explained(self.rows, doing, self.starts):
                 out = alone(self.sequential, given, by, self._batch(every, draws.keys, draws.size, total))
         return np.asarray(out.cpu().numpy())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial, reduce
@@ -20,7 +20,7 @@ from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import MOVING, Architecture, named, put
 from coterie.objectives.deep.batched import Batch, What
 from coterie.objectives.deep.keyed_draws import drawing
-from coterie.objectives.deep.local_steps import Stepper, Training
+from coterie.objectives.deep.local_steps import Stepper, Training, gradients, moving
 from coterie.objectives.deep.module_snapshot import Snapshot
 from coterie.objectives.deep.random_generators import Generators, Seed
 from coterie.objectives.deep.rows import Rows
@@ -28,6 +28,7 @@ from coterie.objectives.deep.several import called, doubled
 from coterie.objectives.gradient_steps import Walk
 
 LOOK = 2048  # rows of one forward pass where no gradient is needed
+AHEAD = 1024  # rows that are looked up at once, of several steps
 
 
 class Failed(Exception):
@@ -120,11 +121,15 @@ class ModuleWorkspace:
         return outputs.to(self.of.dtype) if self.of.half else outputs
 
     def gradient(
-        self, batch: tuple[Any, Tensor, Tensor], ridge: float, drawn: AbstractContextManager[Any]
+        self,
+        batch: tuple[Any, Tensor, Tensor],
+        ridge: float,
+        drawn: AbstractContextManager[Any],
+        moves: Sequence[bool] = (),
     ) -> list[Tensor]:
         """The gradients (1, ...) of the layers for the loss of some rows.
 
-        ``drawn`` is the context of the forward pass.
+        ``drawn`` is the context of the forward pass; ``moves`` says which layers do, by default all.
         """
         x, y, scale = batch
         if not len(y):  # whose model rests, and its statistics too
@@ -132,10 +137,7 @@ class ModuleWorkspace:
         self.training(len(y))
         with drawn:
             loss = (self.of.loss(self.forward(x), y) * scale).sum()
-        grads = list(torch.autograd.grad(loss, self.layers, materialize_grads=True))
-        if ridge:
-            decay = ridge * float(scale.sum())
-            grads = [g + decay * layer.data for g, layer in zip(grads, self.layers, strict=True)]
+        grads = gradients(loss, self.layers, moves or [True] * len(self.layers), ridge * scale.sum() if ridge else None)
         return [g[None] for g in grads]
 
 
@@ -193,15 +195,27 @@ class SequentialClients:
         else:
             list(_pool(cores).map(run, np.argsort(-work, kind="stable").tolist()))
 
-    def _gradient(self, i: int, step: int, by: Walk, batch: Batch, seed: Seed) -> list[Tensor]:
-        """Gradients of the layers of the model that is loaded, for the rows of a client's step."""
-        seed(int(by.draws.keys[i]), step)
-        drawn = drawing(self.of, by.draws.keys[i : i + 1], np.array([step]))
-        x, y, scale = _single(batch, i, step)
-        size = self.training.at_once or max(len(y), 1)
-        parts = ((x[at : at + size], y[at : at + size], scale[at : at + size]) for at in range(0, max(len(y), 1), size))
-        each = (self.workspace.gradient(part, self.training.ridge, drawn) for part in parts)
-        return reduce(lambda one, more: [a + b for a, b in zip(one, more, strict=True)], each)
+    def _gradients(self, i: int, by: Walk, batch: Batch, seed: Seed) -> Iterator[list[Tensor]]:
+        """Gradients of the layers of a client's model, which is loaded, before each of its steps."""
+        first, many, key = int(by.draws.first[i]), int(by.steps[i]), by.draws.keys[i : i + 1]
+        ahead = max(AHEAD // by.draws.size, 1) if by.draws.size and self._looks_ahead else 1
+        moves, size = moving(self.of, by, self.training), self.training.at_once
+        for at in range(0, many, ahead):
+            now = first + np.arange(at, min(at + ahead, many)) * int(by.fresh)
+            seed(int(key[0]), int(now[0]))
+            rows = batch(np.full(len(now), i), now)
+            for s in range(len(now)):
+                x, y, scale = (part[s] for part in rows)
+                drawn, few = drawing(self.of, key, now[s : s + 1]), size or max(len(y), 1)
+                parts = ((x[b : b + few], y[b : b + few], scale[b : b + few]) for b in range(0, max(len(y), 1), few))
+                each = (self.workspace.gradient(part, self.training.ridge, drawn, moves) for part in parts)
+                yield reduce(lambda one, more: [a + b for a, b in zip(one, more, strict=True)], each)
+
+    @property
+    def _looks_ahead(self) -> bool:
+        """Whether rows of several steps may be looked up at once: not what draws, nor where padding would count."""
+        of, padded = self.of, self.training.batches == "shuffled"
+        return not (of.random or self.drawing or (padded and (of.moving or of.mixes or of.mixes_in_training)))
 
     def gradient(self, theta: Tensor, by: Walk, batch: Batch) -> Tensor:
         """Gradients (m, d) of the mean losses over the rows of the first step; nothing for buffers."""
@@ -209,12 +223,12 @@ class SequentialClients:
 
         def one(i: int, seed: Seed) -> None:
             self.workspace.load(theta[i])
-            grads = self._gradient(i, int(by.draws.first[i]), by, batch, seed)
             views = self.of.views(out[i])
-            for place, g in zip(self.of.parameters, grads, strict=True):
-                views[place.name].copy_(g[0])
+            for grads in self._gradients(i, by, batch, seed):
+                for place, g in zip(self.of.parameters, grads, strict=True):
+                    views[place.name].copy_(g[0])
 
-        self.each(np.ones(len(theta), dtype=np.int64), one)
+        self.each(by.steps, one)
         return out
 
     def walk(self, theta: Tensor, by: Walk, batch: Batch) -> Tensor:
@@ -222,12 +236,12 @@ class SequentialClients:
         out = torch.empty(theta.shape, dtype=theta.dtype, device=theta.device)
 
         def one(i: int, seed: Seed) -> None:
-            workspace, at = self.workspace, int(by.draws.first[i])
+            workspace = self.workspace
             workspace.load(theta[i])
             layers = [layer.data[None] for layer in workspace.layers]
             stepper = Stepper(self.of, layers, by.of(np.array([i])), self.training)
-            for s in range(int(by.steps[i])):
-                stepper.step(self._gradient(i, at + (s if by.fresh else 0), by, batch, seed))
+            for grads in self._gradients(i, by, batch, seed):
+                stepper.step(grads)
             workspace.unload(out[i])
             if by.on is not None:  # statistics of layers that rest do, too
                 p, move = self.of.p, self.of.tensor(by.on)
@@ -259,11 +273,6 @@ class SequentialClients:
                 with explained(rows, "Evaluating the model of", index[at : at + 1]):
                     said = what(self.outputs(theta[i], x).to(self.of.dtype), y).cpu().numpy()
                 yield slice(at, hi), said
-
-
-def _single(batch: Batch, i: int, step: int) -> tuple[Any, Tensor, Tensor]:
-    x, y, scale = batch(np.array([i]), np.array([step]))
-    return x[0], y[0], scale[0]
 
 
 def _unset(key: int, step: int) -> None:
