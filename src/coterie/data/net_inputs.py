@@ -65,7 +65,7 @@ def several(values: Any) -> bool:
 
 def _ragged(values: Any, what: str) -> Array:
     rows = [np.asarray(as_numbers(row, f"A row of {what}")) for row in values]
-    kind = np.result_type(*rows)
+    kind = np.result_type(*([row for row in rows if row.size] or rows))  # an empty list has no type of its own
     if len({row.shape[1:] for row in rows if len(row)}) > 1:
         raise CoterieError(f"Rows of {what} may differ in length alone, not in what stands at each place.")
     out = np.empty(len(rows), dtype=object)
@@ -128,6 +128,38 @@ def layout(array: Array) -> tuple[str, ...]:
     return tuple(out)
 
 
+def as_laid_out(values: Any, said: tuple[str, ...], what: str) -> Array:
+    """Rows of a :func:`layout`, also where all that are given have one length, or none is; else a CoterieError."""
+    rows = as_inputs(values, what)
+    if not len(rows):
+        return blank(said)[:0]
+    kinds = {name: (kind, shape) for name, kind, shape in (one.rsplit(":", 2) for one in said)}
+    made = {}
+    for name, part in leaves(rows).items():
+        kind, shape = kinds.get(name, ("", ""))
+        if "*" in shape and part.dtype.kind != "O" and part.ndim > 1:
+            part = _ragged([*part], what)
+        if kind == "f" and part.dtype.kind in "iu":
+            part = part.astype(np.float32)
+        made[name] = part
+    order = sorted(made, key=[*kinds, *made].index)
+    rows = made[""] if order == [""] else _structured({name: made[name] for name in order}, what)
+    if (found := layout(rows)) != said:
+        raise CoterieError(f"{what} must be {_in_words(said)}, not {_in_words(found)}.")
+    return rows
+
+
+def _in_words(said: tuple[str, ...]) -> str:
+    """A :func:`layout` as a sentence has it."""
+    out = []
+    for name, kind, shape in (one.rsplit(":", 2) for one in said):
+        sides = shape.split("x") if shape else []
+        each = "one a row" if not sides else "any number a row" if sides == ["*"] else " x ".join(sides) + " a row"
+        numbers = f"{'real' if kind == 'f' else 'whole'} numbers, {each.replace('* x', 'any number x')}"
+        out.append(f"{name} ({numbers})" if name else numbers)
+    return listed(out)
+
+
 def blank(said: tuple[str, ...]) -> Array:
     """A row of zeros of a :func:`layout`."""
     made: dict[str, Any] = {}
@@ -147,7 +179,7 @@ def finite_rows(array: Array) -> npt.NDArray[np.bool_]:
         if part.dtype.kind == "O":
             good &= np.array([bool(np.isfinite(row).all()) for row in part], dtype=bool)
         elif part.dtype.kind == "f":
-            good &= np.isfinite(part).reshape(len(part), -1).all(axis=1)
+            good &= np.isfinite(part).all(axis=tuple(range(1, part.ndim)))
     return good
 
 

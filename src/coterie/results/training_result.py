@@ -20,7 +20,7 @@ from coterie.data import net_inputs
 from coterie.data.array_input import as_numbers, is_table, matrix
 from coterie.data.columns import at_rows
 from coterie.data.partition import ClientRows
-from coterie.errors import CoterieError, fitting, listed, nearest, plural
+from coterie.errors import CoterieError, fitting, nearest, plural
 from coterie.evidence.training_comparison import TrainingComparison, Watch, compare, quiet
 from coterie.methods.groups.evaluation import Adapted
 from coterie.methods.groups.group_gradients import Growth
@@ -321,9 +321,7 @@ class TrainingResult:
     def rows_like_these(self, X: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
         """Rows of the shape that was trained, all finite, or a CoterieError."""
         if self.layout:
-            rows = net_inputs.as_inputs(X, f"Rows to {what}")
-            if len(rows) and (found := net_inputs.layout(rows)) != self.layout:
-                raise CoterieError(f"Rows to {what} must be {listed(self.layout)}, not {listed(found)}.")
+            rows = net_inputs.as_laid_out(X, self.layout, f"Rows to {what}")
             if (bad := ~net_inputs.finite_rows(rows)).any():
                 raise CoterieError(f"Rows to {what} have values that are not finite in {at_rows(bad)}: fill them.")
             return rows
