@@ -10,12 +10,17 @@ from torch import nn
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.apfl import APFL
+from coterie.methods.apple import APPLE
 from coterie.methods.ditto import Ditto
+from coterie.methods.fedala import FedALA
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedbn import FedBN
+from coterie.methods.feddyn import FedDyn
+from coterie.methods.fedopt import FedAdam
 from coterie.methods.fedprox import FedProx
 from coterie.methods.ifca import IFCA
 from coterie.methods.l2gd import L2GD
+from coterie.methods.per_fedavg import PerFedAvg
 from coterie.methods.pfedme import PFedMe
 from coterie.methods.scaffold import Scaffold
 from coterie.objectives.deep import Deep
@@ -116,3 +121,48 @@ def test_codecs_make_no_variance_negative():
     state = list(FedAvg(eta=0.1, E=3, B=5, up="sign").run(InProcess(o), [8]))[-1]
     where = np.cumsum(list(o.names.values()))[list(o.names).index("1.running_var")] - 8
     assert state["w"][where : where + 8].min() < 0.0 and np.isfinite(o.value(state["w"])).all()
+
+
+AVERAGED = [
+    FedDyn(eta=0.1, E=9, alpha=0.1),
+    Scaffold(eta=0.01, E=9, eta_g=3.0),
+    FedAdam(eta=0.1, E=9, eta_g=0.5),
+    PerFedAvg(eta=1e-3, alpha=300.0, delta=1e-2),
+]
+
+
+@pytest.mark.parametrize("method", AVERAGED, ids=lambda method: type(method).__name__)
+def test_averaged_statistics_follow_rows_whatever_a_method_does_with_gradients(method):
+    """After each round, clients' running means and variances lie between the first ones and those of their rows.
+
+    They have no gradient: FedDyn's correction, a server's long step, and differences that stand for Hessians took
+    variances below 0.
+    """
+    X, y, starts, stops = data(COUNTS + 1)
+    X = 0.1 * X + 3.0
+    o = Deep.of(Normalised("bn1"), X, y, starts, stops, dtype="float64", buffers="averaged")
+    parts = [X[a:b] for a, b in zip(starts, stops, strict=True)]
+    mean, var = ([np.asarray(f(part)) for part in parts] for f in (lambda x: x.mean(0), lambda x: x.var(0, ddof=1)))
+    low = np.concatenate([np.min([*mean, np.zeros(P)], axis=0), np.min([*var, np.ones(P)], axis=0)])
+    high = np.concatenate([np.max([*mean, np.zeros(P)], axis=0), np.max([*var, np.ones(P)], axis=0)])
+    for state in method.run(InProcess(o), range(1, 4)):
+        kept = state["w"][-2 * P :]
+        assert (kept > low - 1e-12).all() and (kept < high + 1e-12).all()
+
+
+def test_fedala_learns_no_weights_of_averaged_statistics():
+    X, y, starts, stops = data(COUNTS + 1)
+    o = Deep.of(Normalised("bn1"), 0.1 * X + 3.0, y, starts, stops, dtype="float64", buffers="averaged")
+    found = []
+    for layers in (("*",), ("bn1.weight", "bn1.bias", "head.*")):
+        method, fed = FedALA(eta=0.1, E=3, eta_w=100.0, layers=layers), InProcess(o)
+        (state,) = method.run(fed, [4])
+        found.append(method.models(fed, state))
+    np.testing.assert_array_equal(*found)
+
+
+def test_apple_refuses_averaged_statistics():
+    X, y, starts, stops = data(COUNTS + 1)
+    o = Deep.of(Normalised("bn1"), X, y, starts, stops, buffers="averaged")
+    with pytest.raises(CoterieError, match=names("APPLE weights BatchNorm statistics personal")):
+        APPLE(eta=0.1).init(InProcess(o))

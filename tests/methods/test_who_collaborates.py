@@ -127,8 +127,8 @@ def test_fedsoft(kind, B, C):
         return lambda theta: [one.row(r, theta)[0] / o.weights[r] - ridge * theta @ theta / 2 for r in one.rows]
 
     losses = [rows(i) for i in range(M)]
-    grads = gradients(o, B)
-    w, own, u = loop.fedsoft(grads, losses, by_rows(o), centres, 0.1, 2, chosen(C, 2), 0.5, 2, 0.05)
+    grads, counts = gradients(o, B), [o.weights[o.starts[i] : o.stops[i]] for i in range(M)]
+    w, own, u = loop.fedsoft(grads, losses, counts, by_rows(o), centres, 0.1, 2, chosen(C, 2), 0.5, 2, 0.05)
     assert any(0.1 < share.max() < 0.9 for share in u.values())
     np.testing.assert_allclose(state["w"], w, **close)
     np.testing.assert_allclose(models, own, **close)

@@ -105,14 +105,14 @@ def apple(gradients, w, eta, steps, chosen, p0, eta_p, mu, L):
     return np.array(W), P, P @ np.array(W)
 
 
-def fedsoft(gradients, rows, weights, centres, eta, tau, chosen, lam, every, least):
-    """``rows[i](theta)`` has the loss of every row of client i."""
+def fedsoft(gradients, rows, counts, weights, centres, eta, tau, chosen, lam, every, least):
+    """``rows[i](theta)`` has the loss of every row of client i, and ``counts[i]`` their weights."""
     centres, u, own, k = np.array(centres), {}, {}, len(centres)
     for t, S in enumerate(chosen):
         if t % every == 0:
             for i in S:
                 best = np.argmin([rows[i](c) for c in centres], axis=0)
-                share = np.array([max(np.mean(best == s), least) for s in range(k)])
+                share = np.array([max(np.average(best == s, weights=counts[i]), least) for s in range(k)])
                 u[i] = share / share.sum()
         for i in S:
             mine = u.get(i, np.full(k, 1 / k))

@@ -87,7 +87,13 @@ class APPLE(OwnModels):
         if replies:
             n[replies.to[replies.rows]] = replies["N"]
         p0 = n / n.sum() if n.sum() > 0.0 else np.full(len(n), 1.0 / len(n))
-        return super().init(fed, w) | {"p0": p0, "weights": np.tile(p0, (len(n), 1))}
+        state = super().init(fed, w)
+        if "statistics" in state:
+            raise CoterieError(
+                "APPLE's weights move by gradients and do not add up to 1, and BatchNorm's statistics have none: let "
+                "them stay at home (buffers='personal'), or name their layers in personal."
+            )
+        return state | {"p0": p0, "weights": np.tile(p0, (len(n), 1))}
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Core models go to all, and come back with relations."""

@@ -17,7 +17,7 @@ from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport, Reply
 from coterie.methods.local_training.rounds import LocalTraining, Passes, patterns
 from coterie.numerics.arrays import Floats, Ints
-from coterie.objectives.parameters import parameter_mask
+from coterie.objectives.parameters import parameter_mask, statistics_mask
 from coterie.options import Option
 
 
@@ -54,7 +54,8 @@ def update(
 ) -> Reply:
     """A client's part of a round; where it meets w for the first time, it begins there."""
     x, steps = client.received(site, w, transport), client.epoch_steps(site, E, B)
-    part = (parameter_mask(site.objective, layers) & ~client.personal_mask(site, transport)).astype(x.dtype)
+    stay = client.personal_mask(site, transport) | statistics_mask(site.objective)
+    part = (parameter_mask(site.objective, layers) & ~stay).astype(x.dtype)
     own, met = site.state.get("theta", x), site.state.get("met", np.zeros(len(site), dtype=np.int64))
     passes = np.choose(np.minimum(met, 2), (0, warmup, 1))
     learn = np.ceil(share * passes * client.epoch_steps(site, 1, B)).astype(np.int64)

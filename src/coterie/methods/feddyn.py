@@ -18,7 +18,7 @@ from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import Smoothness, State
+from coterie.methods.local_training.rounds import Smoothness, State, but_statistics
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
 
@@ -82,4 +82,5 @@ class FedDyn(FedAvg):
         sums, new = super().round(fed, state, to)
         share = float(np.sum(sums["w"])) / N if sums and N > 0.0 else 0.0
         h = (h - self.alpha * share * (new["w"] - w)).astype(w.dtype)
-        return sums, {"w": (new["w"] - h / self.alpha).astype(w.dtype) if share else w, "h": h}
+        moved = but_statistics(state, new["w"] - h / self.alpha, new["w"]).astype(w.dtype)
+        return sums, {"w": moved if share else w, "h": h}

@@ -14,24 +14,13 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from coterie.federation import Federation, Ragged, Site, Sums, require_all_replies, work
+from coterie.federation import Federation, Sums
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import Smoothness, State
+from coterie.methods.local_training.rounds import Smoothness, State, but_statistics
 from coterie.numerics.arrays import Floats, Ints
-from coterie.objectives.parameters import layer_sizes
 from coterie.options import Option
 
 Kept = Annotated[float, Option("beta_2: what v_t keeps of v_{t-1}.", low=0.0, below=1.0)]
-
-
-@work
-def statistics(site: Site, transport: ModelTransport) -> Reply:
-    """Which of the shared numbers (d1,) are BatchNorm's statistics, which are averaged: they have no gradient."""
-    named, sizes = getattr(site.objective, "statistics", ()), layer_sizes(site.objective)
-    mask = np.repeat([name in named for name in sizes], list(sizes.values()))
-    return {"mask": Ragged.of([mask[~client.personal_mask(site, transport)]] * len(site))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +35,7 @@ class ServerOptimizer(FedAvg):
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round."""
         state = super().init(fed, w)
-        asked = require_all_replies(fed.ask(statistics, to=[0], transport=self.transport))
-        return state | self.moments(state["w"]) | {"statistics": np.asarray(asked["mask"][0])}
+        return state | self.moments(state["w"])
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """A round of FedAvg, whose mean change the server steps along; without an answer it rests."""
@@ -56,7 +44,7 @@ class ServerOptimizer(FedAvg):
             return sums, {}
         x, mean = state["w"], new["w"]
         step, remembered = self.server_step(mean - x, state)
-        moved = np.where(state["statistics"], mean, x + self.eta_g * step)
+        moved = but_statistics(state, x + self.eta_g * step, mean)
         return sums, {name: np.asarray(v, dtype=x.dtype) for name, v in {**remembered, "w": moved}.items()}
 
     @abstractmethod

@@ -9,7 +9,7 @@ from its rows what to add to G's scores. Where heads are linear, the scores of b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -72,12 +72,15 @@ def update(
     own = site.state.get("own", np.zeros((len(site), int(both.sum())), dtype=theta.dtype))
     P = np.zeros(theta.shape, dtype=theta.dtype)
     P[:, both] = own
+    # weight decay is that of theta and of P alone, beside losses at their sums with what stands for the other head
+    ridge = getattr(getattr(site.objective, "training", None), "ridge", 0.0)
+    how: dict[str, Any] = {"plain": True, "decays": False, "pull": ridge}
     for s in range(int(steps.max(initial=0))):
         on = np.flatnonzero(steps > s)
         here, done = site.take(on), t * steps[on] + s
         balanced, plain = theta[on] + prior[on], theta[on] + P[on]
-        P[on] += client.train(here, plain, eta, 1, done, B, on=1.0 * both, plain=True) - plain
-        theta[on] += client.train(here, balanced, eta, 1, done, B, plain=True) - balanced
+        P[on] += client.train(here, plain, eta, 1, done, B, on=1.0 * both, anchor=theta[on], **how) - plain
+        theta[on] += client.train(here, balanced, eta, 1, done, B, anchor=prior[on], **how) - balanced
     good = client.finite(theta, P)
     site.state["own"] = np.where(good[:, None], P[:, both], own)
     return client.make_reply(site, theta, transport, good)

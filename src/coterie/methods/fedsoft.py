@@ -24,15 +24,16 @@ from coterie.options import Option
 
 
 def shares(site: Site, centres: Floats, transport: ModelTransport, least: float) -> Floats:
-    """Line 4: u (m, k), by how many rows each centre (k, d1) fits best, ``least`` at least; they add up to 1."""
+    """Line 4: u (m, k), what share of its rows each centre (k, d1) fits best, ``least`` at least; the sum is 1."""
     m, k, rows = len(site), len(centres), getattr(site.objective, "row_losses", None)
     if rows is None:
         raise CoterieError(f"FedSoft asks for losses of single rows, which {type(site.objective).__name__} has not.")
     losses = np.array([rows(client.merge(site, c, transport)) for c in centres])
     owner = np.repeat(np.arange(m), site.objective.counts)
     best = np.argmin(np.nan_to_num(losses, nan=np.inf, posinf=np.inf), axis=0)
-    u = np.bincount(owner * k + best, minlength=m * k).reshape(m, k)
-    u = np.maximum(u / np.maximum(u.sum(axis=1, keepdims=True), 1), least)
+    u = np.bincount(owner * k + best, site.objective.row_weights(), m * k).reshape(m, k)
+    total = u.sum(axis=1, keepdims=True)
+    u = np.maximum(u / np.where(total > 0.0, total, 1.0), least)
     return np.asarray(u / u.sum(axis=1, keepdims=True))
 
 

@@ -19,7 +19,7 @@ from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport, Reply
 from coterie.methods.local_training.rounds import LocalTraining, Passes, Smoothness, State, client_models
 from coterie.numerics.arrays import Floats
-from coterie.objectives.parameters import parameter_mask
+from coterie.objectives.parameters import parameter_mask, statistics_mask
 from coterie.options import Option
 
 
@@ -29,7 +29,7 @@ def update(
 ) -> Reply:
     """Lines 5 to 9: every step looks at rows D, D' and D'', the last for the Hessian."""
     steps, x = client.epoch_steps(site, E, B), np.array(client.received(site, w, transport))
-    moves = ~parameter_mask(site.objective)
+    moves = ~(parameter_mask(site.objective) | statistics_mask(site.objective))
     for s in range(int(steps.max(initial=0))):
         on = np.flatnonzero(steps > s)
         here, done = site.take(on), t * steps[on] + s

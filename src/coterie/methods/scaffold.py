@@ -16,7 +16,7 @@ from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import Smoothness, State, average
+from coterie.methods.local_training.rounds import Smoothness, State, average, but_statistics
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
@@ -104,6 +104,7 @@ class Scaffold(FedAvg):
         sums = self.exchange(fed, update, to, x, c=c, **over)
         if not sums:
             return sums, {}
-        now = N + float(sums["N"])
+        mean, now = average(sums, x), N + float(sums["N"])
         c = (N * c + sums["c"]) / now if now > 0.0 else np.zeros_like(c)
-        return sums, {"w": x + self.eta_g * (average(sums, x) - x), "c": c.astype(x.dtype, copy=False), "N": now}
+        w = but_statistics(state, x + self.eta_g * (mean - x), mean)
+        return sums, {"w": w, "c": c.astype(x.dtype, copy=False), "N": now}

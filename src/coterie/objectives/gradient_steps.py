@@ -49,6 +49,7 @@ class Walk:
     on: npt.NDArray[Any] | None = None  # (d,) 1 for parameters that move, 0 for those that stay; by default all move
     fresh: bool = True  # whether every step draws its rows; otherwise all look at those of the first
     plain: bool = False  # whether steps go along gradients, whatever optimiser the objective has
+    decays: bool = True  # whether weight decay that a torch model has counts
 
     def of(self, rows: Ints) -> Walk:
         """Those of some clients."""

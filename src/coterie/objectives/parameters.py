@@ -66,6 +66,15 @@ def parameter_mask(objective: Any, patterns: Sequence[str] = ()) -> Bools:
     return _mask(tuple(layer_sizes(objective).items()), tuple(wanted))
 
 
+def statistics_mask(objective: Any) -> Bools:
+    """Which parameters (d,) are ``statistics``, such as BatchNorm's: they move, and have no gradient."""
+    named = getattr(objective, "statistics", ())
+    if not named:
+        return np.zeros(objective.dim, dtype=bool)
+    sizes = layer_sizes(objective)
+    return np.repeat([name in named for name in sizes], list(sizes.values()))
+
+
 @lru_cache(maxsize=64)
 def _mask(sizes: tuple[tuple[str, int], ...], wanted: tuple[str, ...]) -> Bools:
     """The same for names and sizes of layers: sites ask again in every exchange."""

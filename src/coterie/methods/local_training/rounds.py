@@ -21,7 +21,7 @@ from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.client_models import LARGE, ClientModels
 from coterie.objectives.mixed import kinds
-from coterie.objectives.parameters import base_digest, initial_parameters, precision
+from coterie.objectives.parameters import base_digest, initial_parameters, precision, statistics_mask
 from coterie.objectives.step_rules import Schedule
 from coterie.options import Checked, Declared, Option
 
@@ -143,6 +143,8 @@ class LocalTraining(Checked, Stepwise):
         state: State = first_quarantine(fed)
         if not start.shared.all():
             state |= {"whole": start.whole(w), "shared": start.shared}
+        if start.statistics.any():
+            state |= {"statistics": start.statistics}
         return state | {"w": self.first(start) if w is None else start.shared_layers(w)}
 
     def first(self, start: FirstModels) -> Floats:
@@ -196,6 +198,11 @@ def average(sums: Sums, w: Floats) -> Floats:
     weight = np.asarray(sums["w"])[..., None]
     mean = np.where(weight > 0.0, sums["x"] / np.where(weight > 0.0, weight, 1.0), w)
     return mean.astype(w.dtype, copy=False)
+
+
+def but_statistics(state: State, moved: Floats, mean: Floats) -> Floats:
+    """Where a server's step leads (d1,); statistics such as BatchNorm's have no gradient, and are their mean."""
+    return np.where(state["statistics"], mean, moved) if "statistics" in state else moved
 
 
 def client_models(fed: Federation, state: State, work: Any, **message: Any) -> Floats:
@@ -290,6 +297,7 @@ class FirstModels:
     shared: Bools  # (d,) parameters that are sent to and fro
     models: Floats  # (k, d) the objective's first model for every seed, in its precision
     known: bool  # whether the objective has first models of its own; else they are zero
+    statistics: Bools  # (d1,) what of the shared part has no gradient
 
     def shared_layers(self, w: npt.ArrayLike) -> Floats:
         """The shared part of models given (..., d) or (..., d1); a CoterieError for another shape, or too many."""
@@ -326,7 +334,10 @@ def begin(site: Site, transport: ModelTransport, seeds: Sequence[int], asked: An
     for rows, part in kinds(objective):
         base[rows] = int(base_digest(part)[:16] or "0", 16)
     about |= {"base": base} if base.any() else {}
-    return about | {"models": _only_from(models.ravel(), chosen), "mask": _only_from(~own, chosen)}
+    first = {"models": _only_from(models.ravel(), chosen), "mask": _only_from(~own, chosen)}
+    if (still := statistics_mask(objective)[~own]).any():
+        first |= {"statistics": _only_from(still, chosen)}
+    return about | first
 
 
 def _only_from(values: npt.NDArray[Any], chosen: Bools) -> Ragged:
@@ -357,7 +368,9 @@ def ask_first_models(
     _same(about, "shared", "shared parameters")
     models, mask = (reply[name][0] for name in ("models", "mask"))
     shape, dtype = (len(seeds), d), np.dtype(f"f{width}")
-    return FirstModels(mask, models.reshape(shape) if len(models) else np.zeros(shape, dtype=dtype), len(models) > 0)
+    still = reply["statistics"][0] if "statistics" in reply else np.zeros(int(mask.sum()), dtype=bool)
+    first = models.reshape(shape) if len(models) else np.zeros(shape, dtype=dtype)
+    return FirstModels(mask, first, len(models) > 0, still)
 
 
 def _numbers(w: Any) -> npt.NDArray[Any]:

@@ -134,7 +134,9 @@ class BatchedClients:
         with drawn, disable_saved_tensors_hooks("A batch has none."):
             loss = self._losses(here, {name: v[:k] for name, v in fixed.items()}, x, y, scale).sum()
         decay = self.training.ridge * scale.sum(1)
-        return gradients(loss, list(here.values()), list(moves.values()), decay if self.training.ridge else None)
+        return gradients(
+            loss, list(here.values()), list(moves.values()), decay if self.training.ridge and by.decays else None
+        )
 
     @cached_property
     def _outputs(self) -> Callable[..., Tensor]:

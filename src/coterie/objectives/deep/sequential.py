@@ -200,6 +200,7 @@ class SequentialClients:
         first, many, key = int(by.draws.first[i]), int(by.steps[i]), by.draws.keys[i : i + 1]
         ahead = max(AHEAD // by.draws.size, 1) if by.draws.size and self._looks_ahead else 1
         moves, size = moving(self.of, by, self.training), self.training.at_once
+        ridge = self.training.ridge * by.decays
         for at in range(0, many, ahead):
             now = first + np.arange(at, min(at + ahead, many)) * int(by.fresh)
             seed(int(key[0]), int(now[0]))
@@ -208,7 +209,7 @@ class SequentialClients:
                 x, y, scale = (part[s] for part in rows)
                 drawn, few = drawing(self.of, key, now[s : s + 1]), size or max(len(y), 1)
                 parts = ((x[b : b + few], y[b : b + few], scale[b : b + few]) for b in range(0, max(len(y), 1), few))
-                each = (self.workspace.gradient(part, self.training.ridge, drawn, moves) for part in parts)
+                each = (self.workspace.gradient(part, ridge, drawn, moves) for part in parts)
                 yield reduce(lambda one, more: [a + b for a, b in zip(one, more, strict=True)], each)
 
     @property
