@@ -10,7 +10,7 @@ from scipy import stats
 
 from coterie.errors import CoterieError
 from coterie.evidence.intervals import interval
-from coterie.evidence.training_comparison import TrainingComparison, chosen, compare, pick
+from coterie.evidence.training_comparison import TrainingComparison, chosen, compare, pick, usable
 from coterie.report import training_page as page
 from coterie.report.tables import render_text
 from coterie.runs.config import Config
@@ -324,3 +324,14 @@ def test_all_leaves_out_what_privacy_refuses_and_says_so(unit, kept):
 def test_a_method_that_privacy_refuses_is_refused_by_name(name):
     with pytest.raises(CoterieError, match=names(f"{name} privacy ditto")):
         compare(config(privacy={"clip": 1.0, "noise": 1.0}), [name])
+
+
+@pytest.mark.parametrize(("path", "more"), [("softmax", {}), ("mlp", {"loss": "mse", "args": {"sizes": [64, 3, 1]}})])
+def test_all_leaves_out_what_adds_scores_of_heads_where_there_are_none(path, more):
+    problem = TrainingProblem.of(config(model={"path": path, **more}), 0)
+    assert not usable(problem, "fedrod") and usable(problem, "ditto")
+
+
+def test_all_has_what_adds_scores_of_a_named_head():
+    problem = TrainingProblem.of(config(model={"path": "mlp", "args": {"sizes": [64, 3, 10]}}), 0)
+    assert usable(problem, "fedrod")

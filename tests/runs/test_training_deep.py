@@ -249,7 +249,7 @@ def test_clients_that_were_left_out_have_no_part_in_adapting(tmp_path):
     np.testing.assert_array_equal(groups, [0, 1, 3])
     np.testing.assert_allclose(models, [theta[1:3].mean(0), theta[[3, 5]].mean(0), theta[7]], rtol=1e-6)
     rows = slice(part.starts[7], part.stops[7])
-    adapted = saved.adapt(part.X[rows], part.y[rows])
+    adapted = saved.adapt(part.X[rows], part.y[rows], by="mean")
     assert adapted.group[0] in (0, 1, 3)
     np.testing.assert_allclose(adapted.models[0], models[list(groups).index(adapted.group[0])], rtol=1e-6)
     nobody = replace(saved, evidence=replace(saved.evidence, runs={"local": [replace(saved.run, failed=list(labels))]}))

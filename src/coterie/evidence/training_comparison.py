@@ -25,7 +25,7 @@ from coterie.runs.config import ALL, AUTO, Config, judged
 from coterie.runs.config_keys import Run
 from coterie.runs.loop_and_callbacks import Callback, callbacks
 from coterie.runs.metrics import BALANCED, LOSS, METRICS
-from coterie.runs.model_objective import layers
+from coterie.runs.model_objective import layers, matching
 from coterie.runs.scores import RARE, Rule
 from coterie.runs.training import FILE, Trained, need_able, train
 from coterie.runs.training_problem import TrainingProblem, at_home, need_related
@@ -59,10 +59,14 @@ def given(problem: TrainingProblem) -> set[str]:
 
 
 def usable(problem: TrainingProblem, name: str) -> bool:
-    """Whether a method can be used on what there is: known groups, a layout, its layers, privacy of rows."""
+    """Whether a method can be used on what there is: known groups, a layout, its layers, classes, privacy of rows."""
     method, config = trained_method(name), problem.config
     layout = any(config.layout.values()) or method.layout in config.given(name) or not method.splits
     layers = not method.normalises or bool(parameters.normalising(problem.objective))
+    if head := config.given(name).get("head", getattr(method.method_class, "head", ())):  # of a net for classes
+        layers = config.model["loss"] == "cross_entropy" and bool(
+            matching(head, parameters.layer_sizes(problem.objective))
+        )
     known = problem.data.known or not method.groups
     known &= method.shapes or not config.model["heads"]
     return (

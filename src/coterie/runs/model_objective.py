@@ -5,7 +5,7 @@ Its layers, its size, and clients' rows as its objective.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -222,7 +222,7 @@ def need_personal(method: Any, objective: Any) -> None:
         raise CoterieError(f"untied names the layer '{min(shared)}', which is shared: name layers of personal.")
 
 
-def matching(patterns: Sequence[str], known: Sequence[str]) -> set[str]:
+def matching(patterns: Sequence[str], known: Iterable[str]) -> set[str]:
     """Names that some pattern matches."""
     return {name for name in known for pattern in patterns if fnmatchcase(name, pattern)}
 

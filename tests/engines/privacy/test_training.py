@@ -181,7 +181,8 @@ def test_a_configuration_with_privacy(tmp_path):
     again = train(training_problem, "fedavg", {"eta": 0.5}, folder=other, resume=True)
     np.testing.assert_array_equal(again.theta, run.theta)
     assert again.privacy == run.privacy
-    longer = TrainingProblem(replace(told, run=told.run | {"rounds": 9}), 0, training_problem.data)
+    more = replace(training_problem.config, run=told.run | {"rounds": 9})
+    longer = TrainingProblem(more, 0, training_problem.data)
     spent = train(longer, "fedavg", {"eta": 0.5}, folder=other, resume=True)
     assert (spent.status, spent.rounds, spent.trouble) == ("stopped", 6, "")
 

@@ -26,7 +26,10 @@ BROKEN = "private: contributed nothing"
 
 PUBLIC = frozenset(
     f"coterie.methods.{name}"
-    for name in ("local_training.rounds:begin", "groups.group_models:fingerprints", "groups.group_models:begin")
+    for name in (
+        *("local_training.rounds:begin", "fedopt:statistics"),
+        *("groups.group_models:fingerprints", "groups.group_models:begin"),
+    )
 )
 """Works whose replies say how a model is built and where it starts, and nothing of what rows hold."""
 
