@@ -19,7 +19,7 @@ ETA = 0.4
 
 
 def trained(method, net=None, **options):
-    steps = {"rounds": 3, "eta": ETA, "B": 0} | options
+    steps = {"rounds": 3, "eta": ETA} | ({} if method == "dp-sgd" else {"B": 0}) | options
     return coterie.fit((X, Y), net or Torch("softmax"), client=CLIENT, method=method, rounds=steps)
 
 
@@ -33,9 +33,22 @@ def close(found, theta):
     np.testing.assert_allclose(found.models[0], theta, rtol=1e-5, atol=1e-7)
 
 
+def test_fine_tuning_is_that_of_the_training():
+    """Its steps, their size as the schedule has it in the end, and their rows; they were of 0.1 and of all rows."""
+    halved = {"schedule": "ExponentialLR", "schedule_args": {"gamma": 0.5}}
+    result = trained("fedavg", finetune=4, **halved)
+    g, theta = gradient(result), result.shared[0].copy()
+    for _ in range(4):
+        theta -= ETA * 0.5**3 * g(theta)
+    close(result.adapt(NEW, OUT), theta)
+    assert np.abs(result.adapt(NEW, OUT, B=2).models[0] - theta).max() > 1e-3
+    few = trained("fedavg", finetune=4, B=2, **halved)
+    np.testing.assert_array_equal(few.adapt(NEW, OUT).models, few.adapt(NEW, OUT, B=2).models)
+
+
 def test_fedavg_takes_steps_and_fedprox_is_held():
-    for method, mu in (("fedavg", 0.0), ("fedprox", 0.7)):
-        result = trained(method, **({"mu": mu} if mu else {}))
+    for method, options, mu in (("fedavg", {}, 0.0), ("fedprox", {"mu": 0.7}, 0.7), ("dp-sgd", {"mu": 0.7}, 0.0)):
+        result = trained(method, **options)  # mu of dp-sgd is the server's momentum
         g, w = gradient(result), result.shared[0]
         np.testing.assert_array_equal(w, result.client("0"))
         close(result.adapt(NEW, OUT), w)

@@ -63,7 +63,10 @@ def adapted(
         means, groups = join(fed, method, means if several else means[groups[0]], rounds), groups[:1]
         if not np.isfinite(means).all():
             raise CoterieError(f"The rounds of {result.method} diverge on these rows: train with a smaller eta.")
-    usual = {"steps": getattr(method, "finetune", 0), "pull": getattr(method, "mu", 0.0)} if rule == "steps" else {}
+    usual: dict[str, Any] = {}
+    if rule == "steps":  # those that clients took at the end of the training
+        usual = {"steps": getattr(method, "finetune", 0), "pull": method.mu if method.bends == "mu" else 0.0}
+        usual |= {"eta": method.rate(result.run.kept or result.run.rounds), "B": method.B}
     found = adapt(fed, means, **usual | options)
     if (usual | options).get("steps") and np.array_equal(found.models[0], means[found.group[0]]):
         warnings.warn("The steps on these rows diverge or move nothing: the model is its group's.", stacklevel=3)
