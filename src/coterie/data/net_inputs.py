@@ -117,13 +117,27 @@ def leaves(array: Array) -> dict[str, Array]:
     return {name: array[name] for name in array.dtype.names} if array.dtype.names else {"": array}
 
 
-def layout(array: Array) -> tuple[str, ...]:
-    """What a row is: "name:i:12x3" for each array, "f" for real numbers, and "*" for any length."""
+def longest(*arrays: Array) -> dict[str, int]:
+    """The length of the longest row of each part whose rows have several lengths."""
+    out: dict[str, int] = {}
+    for name, part in (pair for array in arrays for pair in leaves(array).items() if pair[1].dtype.kind == "O"):
+        out[name] = max(out.get(name, 1), *map(len, part))
+    return out
+
+
+def lengths_of(said: tuple[str, ...]) -> dict[str, int]:
+    """The lengths that a :func:`layout` names, as :func:`longest` has them."""
+    parts = (one.rsplit(":", 2) for one in said)
+    return {name: int(shape.split("x")[0][1:]) for name, _, shape in parts if shape[1:] and shape[0] == "*"}
+
+
+def layout(array: Array, lengths: Mapping[str, int] | None = None) -> tuple[str, ...]:
+    """What a row is: "name:i:12x3" for each array, "f" for real numbers, "*" for any length, "*9" with the longest."""
     out = []
     for name, part in leaves(array).items():
         series = part.dtype.kind == "O"
         first = part[0] if series and len(part) else part
-        shape = ["*" * series, *map(str, first.shape[1:])]
+        shape = [f"*{(lengths or {}).get(name, '')}" * series, *map(str, first.shape[1:])]
         out.append(f"{name}:{'f' if first.dtype.kind == 'f' else 'i'}:{'x'.join(filter(None, shape))}")
     return tuple(out)
 
@@ -144,7 +158,7 @@ def as_laid_out(values: Any, said: tuple[str, ...], what: str) -> Array:
         made[name] = part
     order = sorted(made, key=[*kinds, *made].index)
     rows = made[""] if order == [""] else _structured({name: made[name] for name in order}, what)
-    if (found := layout(rows)) != said:
+    if (found := layout(rows, lengths_of(said))) != said:
         raise CoterieError(f"{what} must be {_in_words(said)}, not {_in_words(found)}.")
     return rows
 
@@ -154,8 +168,8 @@ def _in_words(said: tuple[str, ...]) -> str:
     out = []
     for name, kind, shape in (one.rsplit(":", 2) for one in said):
         sides = shape.split("x") if shape else []
-        each = "one a row" if not sides else "any number a row" if sides == ["*"] else " x ".join(sides) + " a row"
-        numbers = f"{'real' if kind == 'f' else 'whole'} numbers, {each.replace('* x', 'any number x')}"
+        each = " x ".join("any number" if side[0] == "*" else side for side in sides) or "one"
+        numbers = f"{'real' if kind == 'f' else 'whole'} numbers, {each} a row"
         out.append(f"{name} ({numbers})" if name else numbers)
     return listed(out)
 
@@ -164,7 +178,7 @@ def blank(said: tuple[str, ...]) -> Array:
     """A row of zeros of a :func:`layout`."""
     made: dict[str, Any] = {}
     for name, kind, shape in (one.rsplit(":", 2) for one in said):
-        sides = [1 if side == "*" else int(side) for side in shape.split("x") if side]
+        sides = [1 if side[0] == "*" else int(side) for side in shape.split("x") if side]
         zero = np.zeros(sides, np.float32 if kind == "f" else np.int64)
         made[name] = np.empty(1, dtype=object) if "*" in shape else zero[None]
         if "*" in shape:

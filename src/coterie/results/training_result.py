@@ -132,7 +132,7 @@ class TrainingResult:
             whole=data.train.X.dtype.kind in "iu",
             base=base,
             digests=tuple(base.digest for base in bases),
-            layout=() if net_inputs.is_plain(data.train.X) else net_inputs.layout(data.train.X),
+            layout=() if net_inputs.is_plain(data.train.X) else net_inputs.layout(data.train.X, problem.longest),
             class_names=data.class_names,
             shared=run.shared,
         )
@@ -345,11 +345,12 @@ class TrainingResult:
             digest = self.digests[list(dict.fromkeys(self.heads)).index(self.heads[at])]
         model.need_size(config, d, (1 + prod(self.shape)) * self.classes)
         part = ClientRows(rows, outcome, np.array([0]), np.array([len(rows)]))
+        lengths = net_inputs.lengths_of(self.layout)
         if digest:
             from coterie.objectives.deep.frozen_base import restored
 
             base = restored(self.base, digest)
-        return model.objective_of(config, part, self.classes, targets=y is not None, base=base)
+        return model.objective_of(config, part, self.classes, targets=y is not None, base=base, longest=lengths)
 
 
 def finite_rows(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:

@@ -49,12 +49,14 @@ def objective_of(
     targets: bool = True,
     labels: Sequence[str] | None = None,
     base: Any = None,
+    longest: Any = None,
 ) -> Any:
     """The clients' rows as an objective; without its ridge where they are held out.
 
     Without ``targets`` it only predicts: what ``rows.y`` holds then means nothing. ``labels`` are what clients are
     called where something is wrong: a model that cannot be imported, a missing torch, or what the objective refuses.
-    ``base`` are tensors of what does not train, by default those of the module.
+    ``base`` are tensors of what does not train, by default those of the module; ``longest`` the lengths to which rows
+    of several lengths are padded without a mask.
     """
     model = config.model
     ridge = 0.0 if held else model["ridge"]
@@ -93,7 +95,7 @@ def objective_of(
     }
     options["score"] = None if score is None else _found(config, score, "The score")
     y = rows.y if targets else None
-    found = deep.Deep.of(made, rows.X, y, rows.starts, rows.stops, labels=labels, base=base, **options)
+    found = deep.Deep.of(made, rows.X, y, rows.starts, rows.stops, labels=labels, base=base, longest=longest, **options)
     if model["buffers"] == "averaged" and not found.architecture.buffers:
         raise CoterieError("buffers = 'averaged' changes nothing, as the model has no statistics: leave buffers out.")
     return found

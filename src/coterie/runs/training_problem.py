@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.net_inputs import longest
 from coterie.data.partition import ClientRows
 from coterie.engines.local_engines import local_engine
 from coterie.engines.privacy import Private
@@ -61,7 +62,7 @@ class TrainingProblem:
         """Rows of the clients as an objective: with heads, of each group's own net."""
         data, config = self.data, self.config
         if not config.model["heads"]:
-            return objective_of(config, rows, data.classes, held, labels=data.labels)
+            return objective_of(config, rows, data.classes, held, labels=data.labels, longest=self.longest)
         parts = []
         for g, name in enumerate(self.heads):
             of = slice(*np.searchsorted(data.group, [g, g + 1]))
@@ -69,8 +70,14 @@ class TrainingProblem:
             stops = np.cumsum(rows.stops[of] - rows.starts[of])
             w = None if rows.weights is None else rows.weights[at]
             own = ClientRows(rows.X[at], rows.y[at], np.concatenate([[0], stops[:-1]]), stops, w)
-            parts.append(objective_of(with_head(config, name), own, data.classes, held, labels=data.labels[of]))
+            own_net = with_head(config, name)
+            parts.append(objective_of(own_net, own, data.classes, held, labels=data.labels[of], longest=self.longest))
         return Mixed.of(parts)
+
+    @cached_property
+    def longest(self) -> dict[str, int]:
+        """To what rows of several lengths are padded where a net takes no mask, to train on and held out."""
+        return longest(self.data.train.X, self.data.test.X)
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -90,7 +97,7 @@ class TrainingProblem:
             rows = np.concatenate([np.arange(part.starts[i], part.stops[i]) for i in good])
             w = None if part.weights is None else part.weights[rows]
             part = ClientRows(part.X[rows], part.y[rows], part.starts[:1] * 0, np.array([len(rows)]), w)
-            return objective_of(self.config, part, self.data.classes)
+            return objective_of(self.config, part, self.data.classes, longest=self.longest)
         return replace(self.objective, starts=np.array([0]), stops=np.array([len(part.y)]))
 
     @property

@@ -72,6 +72,7 @@ class Deep(RowRanges):
         base: Mapping[str, Tensor] | None = None,
         batched: bool | None = None,
         labels: Sequence[str] | None = None,
+        longest: Mapping[str, int] | None = None,
         **training: Any,
     ) -> Deep:
         """From rows that lie in memory, sorted by client.
@@ -84,15 +85,13 @@ class Deep(RowRanges):
             Inputs. Floating numbers take the model's type; whole numbers are handed on as they are. Several in a
             mapping or tuple go to a forward that takes them; rows may have several lengths.
         y : (n, ...) array or tensor
-            Targets; for ``cross_entropy`` classes 0, ..., K - 1, coded alike at all clients. None for rows that are
-            only predicted (:meth:`predict`).
+            Targets; for ``cross_entropy`` classes 0, ..., K - 1, alike at all clients. None for rows to predict.
         starts, stops : (m,) int
             Row range of every client.
         loss : {"cross_entropy", "mse", "bce"} or callable, default "cross_entropy"
             ``function(outputs, targets) -> (rows,)``: the loss of every row.
         score : callable, optional
-            ``function(outputs, targets) -> (rows,)``: how good outputs are, for :meth:`accuracy`; by default the share
-            of right classes.
+            As ``loss``: how good outputs are, for :meth:`accuracy`; by default the share of right classes.
         weights : (n,) float, optional
             By default 1.
         dtype : {"float32", "float64", "bfloat16"}, default "float32"
@@ -107,6 +106,8 @@ class Deep(RowRanges):
             Models with moving statistics, numbers that no key draws, or steps that depend on their numbers never do.
         labels : sequence of str, optional
             What clients are called where something is wrong with their rows; by default 0, 1, ...
+        longest : mapping from str to int, optional
+            To what rows of several lengths are padded where forward takes no mask; by default the longest of X.
         **training
             How local steps go: the options of :class:`Training`.
 
@@ -118,10 +119,9 @@ class Deep(RowRanges):
         """
         loss, score = losses_of(y, loss, score)
         architecture = Architecture(model, loss, score, dtype, device, buffers, base)
-        rows = Tensors(X, y, architecture.dtype, architecture.device, architecture.module)
+        rows = Tensors(X, y, architecture.dtype, architecture.device, architecture.module, longest)
         rows.labels = labels
-        how = options.of(Training, training, "A net")
-        return cls._made(architecture, rows, (starts, stops), weights, how, batched)
+        return cls._made(architecture, rows, (starts, stops), weights, options.of(Training, training, "A net"), batched)
 
     @classmethod
     def of_clients(

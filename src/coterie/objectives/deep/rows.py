@@ -82,7 +82,9 @@ class Tensors(Rows):
     are not known: 0 stands for each. Several arrays, and series of any length, come as what ``made`` makes takes them.
     """
 
-    def __init__(self, X: Any, y: Any, dtype: torch.dtype, device: torch.device, made: Any = None) -> None:
+    def __init__(
+        self, X: Any, y: Any, dtype: torch.dtype, device: torch.device, made: Any = None, longest: Any = None
+    ) -> None:
         self.device, self.known = device, y is not None
 
         def packed(values: Any, what: str, made: Any) -> Any:
@@ -90,7 +92,10 @@ class Tensors(Rows):
             if is_plain(values):
                 return tensor(values, dtype, device, what)
             takes = forward_of(made)
-            return Packed(values, takes, lambda part, name: tensor(part, dtype, device, f"{name or 'A row'} of {what}"))
+            most = None if made is None else longest
+            return Packed(
+                values, takes, lambda part, name: tensor(part, dtype, device, f"{name or 'A row'} of {what}"), most
+            )
 
         self.X = packed(X, "The inputs X", made)
         zeros = self.X.new_zeros if isinstance(self.X, Tensor) else torch.zeros

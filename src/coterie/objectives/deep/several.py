@@ -146,11 +146,17 @@ class Packed:
     """Rows (n,) of several arrays or of series that lie in memory, as a module whose forward is known takes them.
 
     A series is padded with zeros: to the longest of a batch where forward takes a mask (``attention_mask``) or
-    ``lengths``, or a mask is among the arrays; else, of whole numbers alone, to the longest of all rows, so that no
-    row's outputs depend on which others are beside it.
+    ``lengths``, or a mask is among the arrays; else, of whole numbers alone, to the ``longest`` of each array, by
+    default of these rows, so that no row's outputs depend on which others are beside it.
     """
 
-    def __init__(self, X: Any, takes: Mapping[str, inspect.Parameter], tensor: Callable[[Any, str], Tensor]) -> None:
+    def __init__(
+        self,
+        X: Any,
+        takes: Mapping[str, inspect.Parameter],
+        tensor: Callable[[Any, str], Tensor],
+        longest: Mapping[str, int] | None = None,
+    ) -> None:
         self.columns: dict[str, Any] = {}
         for name, part in leaves(X).items():
             self.columns[name] = Series(part, tensor, name) if part.dtype.kind == "O" else tensor(part, name)
@@ -166,6 +172,15 @@ class Packed:
                 f"Rows of {blind[0] or 'X'} have several lengths, up to {self.columns[blind[0]].longest}: pad them to "
                 f"one, or let the model's forward take {MASK} or {LENGTHS}, which say what is there."
             )
+        for said, series in zip(leaves(X), self.columns.values(), strict=True):
+            most = (longest or {}).get(said)
+            if not self.short and isinstance(series, Series) and most:
+                if series.longest > most:
+                    raise CoterieError(
+                        f"A row of {said or 'X'} has {series.longest} numbers, and the model, whose forward takes no "
+                        f"{MASK} or {LENGTHS}, was trained on rows padded to {most}: cut it to {most}."
+                    )
+                series.longest = most
         if self.beside and self.form == "one":
             self.form, self.columns = "keywords", {next(iter(takes)): self.columns[names[0]]}
             self.series = [*self.columns]
