@@ -93,10 +93,10 @@ def saturated_gamma(y: Floats) -> Floats:
 def cdf_counts(values: Floats, eta: Floats, trials: Floats, kind: Kind) -> Floats:
     """Of counts of a negative binomial distribution."""
     import numpy as np
-    from scipy.special import betaincc
+    from scipy.special import betainc
 
-    p = expit(eta + np.log(kind[1]))
-    return np.where(values < 0.0, 0.0, betaincc(np.floor(np.maximum(values, 0.0)) + 1.0, 1.0 / kind[1], p))
+    p = expit(-eta - np.log(kind[1]))
+    return np.where(values < 0.0, 0.0, betainc(1.0 / kind[1], np.floor(np.maximum(values, 0.0)) + 1.0, p))
 
 
 def cdf_amounts(values: Floats, eta: Floats, trials: Floats, kind: Kind) -> Floats:

@@ -129,10 +129,13 @@ class Family:
                 f"Family {self.name} needs {self.needs}; '{name}' has "
                 f"{listed([f'{v:g}' for v in np.unique(y[bad])], 3)} in {where(bad)}.{self.remedy}"
             )
-        if y.max() > self.largest:
+        if (most := float(np.abs(y).max())) > self.largest:
+            how, other = "for their digits to be kept", ""
+            if self.counted:
+                how, other = "to be counted one by one", f", or use family {names_of(lambda f: f.any_number)}"
             raise CoterieError(
-                f"The outcome '{name}' has {self.outcome} up to {y.max():.3g}, too large to be counted one by one: "
-                f"divide by a round number, or use family {names_of(lambda f: f.any_number)}."
+                f"The outcome '{name}' has {self.outcome} up to {most:.3g}, too large {how}: divide by a round number"
+                f"{other}."
             )
 
 

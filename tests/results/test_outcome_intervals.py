@@ -150,3 +150,17 @@ def test_shares_of_trials_leave_as_much_on_either_side_at_most():
             family_named("binomial"), np.array([eta]), np.array([sd**2]), 0.9, np.array([float(n)])
         )
         np.testing.assert_allclose(np.ravel(found), known, atol=1e-12)
+
+
+@pytest.mark.parametrize("unit", [1e-15, 1.0, 1e13, 1e90])
+def test_amounts_have_quantiles_in_whatever_unit(unit):
+    family = family_named("gamma").at(0.5)
+    found = outcome_interval(family, np.log([unit]), np.zeros(1), 0.9)
+    expected = stats.gamma(2.0, scale=0.5 * unit).ppf([0.05, 0.95])
+    np.testing.assert_allclose(np.ravel(found), expected, rtol=1e-9)
+
+
+def test_counts_of_any_size_have_quantiles():
+    mean, shape = 1e15, 2.0  # where a negative binomial is a gamma distribution
+    found = outcome_interval(family_named("negative-binomial").at(1.0 / shape), np.log([mean]), np.zeros(1), 0.9)
+    np.testing.assert_allclose(np.ravel(found), stats.gamma(shape, scale=mean / shape).ppf([0.05, 0.95]), rtol=1e-6)

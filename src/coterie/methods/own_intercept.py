@@ -47,7 +47,8 @@ def _mean_client(fitted: Estimates, intercept: int) -> tuple[Floats, Floats]:
     each = full(fitted.client_cov)
     slopes = np.delete(np.arange(each.shape[1]), intercept)
     V, c = each[0][np.ix_(slopes, slopes)], each[:, intercept, slopes]
-    inverse = np.linalg.pinv(V, hermitian=True)  # nothing is uncertain where every row is fitted exactly
+    sure = np.abs(V).max(initial=0.0) < 1e-200  # nothing is uncertain where every row is fitted exactly
+    inverse = 0.0 * V if sure else np.linalg.pinv(V, hermitian=True)
     own = each[:, intercept, intercept] - np.einsum("mi,ij,mj->m", c, inverse, c)
     mean = c.mean(axis=0)
     cov = np.array(each[0])

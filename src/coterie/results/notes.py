@@ -107,9 +107,10 @@ def _of_single_rows(clients: Clients, problem: GroupedProblem, asked: str) -> st
     """What one row for each client says of how clients differ."""
     one = f"Every client ({clients.name}) has one row"
     if len(problem.straying):
-        return (
-            f"{one}: how clients differ is learned of their intercepts, from counts that scatter more than Poisson's."
-        )
+        told = "from counts that scatter more than Poisson's"
+        if problem.family.scatters:
+            told = f"which family {problem.family.name} hardly tells from its dispersion"
+        return f"{one}: how clients differ is learned of their intercepts, {told}."
     why = ", so the variance between clients cannot be told from the variance within"
     if problem.family.two_classes:
         why = ", and a 0 or 1 alone says nothing of how clients differ"

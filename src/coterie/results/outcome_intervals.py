@@ -15,6 +15,7 @@ from coterie.numerics.arrays import Floats, kernel
 
 NODES, LIGHT = 32, 1e-6  # at which a linear predictor is integrated, but for those of so little mass
 DOUBLINGS, HALVINGS = 40, 60  # of what bounds a quantile
+HUGE = 1e300  # mean that is as good as infinite
 SOME, MANY = 20.0, 1e5  # means above which counts are as good as continuous: where nodes lie far apart, and always
 
 
@@ -56,10 +57,11 @@ def _tails(
         return np.asarray(np.tensordot(mass, each, axes=1))
 
     ends, sound = np.empty((2, len(eta))), np.isfinite(eta + sd + trials)
+    size = family.mean(np.minimum(eta, log(HUGE)))
+    if family.any_number or family.counted:
+        size = np.full(len(eta), family.scale) if family.any_number else np.maximum(size, 1.0)
     for k, goal in enumerate((0.5 - probability / 2.0, 0.5 + probability / 2.0)):
-        low, high = np.full(len(eta), -1.0), np.full(len(eta), 1.0)
-        if family.any_number:
-            low, high = eta - family.scale, eta + family.scale
+        low, high = eta * family.any_number - size, eta * family.any_number + size
         for _ in range(DOUBLINGS):
             high = np.where(sound & (at_most(high) < goal), 2.0 * high - eta * family.any_number, high)
             if family.any_number:

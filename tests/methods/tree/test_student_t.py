@@ -101,6 +101,17 @@ def test_outcomes_that_lie_on_their_models_have_no_scale() -> None:
         fit(flat, "student-t(4)")
 
 
+@pytest.mark.parametrize("family", ["student-t", "student-t(4)"])
+@pytest.mark.parametrize("alike", [0.0, 1.0])
+def test_clients_whose_outcomes_are_mostly_one_number_have_no_scale(family: str, alike: float) -> None:
+    """Of all, and of each client: the likelihood has no bound as the scale goes to zero."""
+    rng = np.random.default_rng(2)
+    g, x = np.repeat(np.arange(12), 6), rng.normal(size=72)
+    frame = pd.DataFrame({"g": g, "x": x, "y": alike * g + (np.arange(72) % 9 == 0) * rng.normal(size=72)})
+    with pytest.raises(CoterieError, match="Most outcomes lie exactly on their models"):
+        coterie.fit(frame, "y ~ x", client="g", family=family, method="hierarchical", splits=0)
+
+
 @pytest.mark.parametrize("method", ["similarity-network", "async-l2gd", "async-al2sgd"])
 def test_methods_for_convex_losses_are_refused(method: str) -> None:
     with pytest.raises(CoterieError, match=f"'{method}' needs losses that are convex.*hierarchical"):

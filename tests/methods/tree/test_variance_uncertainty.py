@@ -232,6 +232,21 @@ def test_a_balanced_table_has_students_t():
     assert found["df"] == pytest.approx(8.0, abs=0.3)
 
 
+@pytest.mark.parametrize("unit", [1e-12, 1e9, 1e30])
+def test_intervals_do_not_depend_on_the_unit_of_the_outcome(unit):
+    rng = np.random.default_rng(1)
+    group, x = np.repeat(np.arange(12), 6), rng.normal(size=72)
+    frame = pd.DataFrame({"g": group, "x": x, "y": 0.5 * x + 0.6 * rng.normal(size=12)[group] + rng.normal(size=72)})
+    one, two = (
+        coterie.fit(frame.assign(y=k * frame["y"]), "y ~ x", client="g", method="hierarchical", splits=0)
+        for k in (1.0, unit)
+    )
+    np.testing.assert_allclose(two.global_coefficients["df"], one.global_coefficients["df"], rtol=1e-5)
+    np.testing.assert_allclose(
+        two.global_coefficients["std_error"] / unit, one.global_coefficients["std_error"], rtol=1e-6
+    )
+
+
 def test_a_variance_of_zero_is_not_sure_to_be_zero():
     rng = np.random.default_rng(3)
     group = np.repeat(np.arange(8), 5)

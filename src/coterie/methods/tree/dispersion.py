@@ -37,7 +37,7 @@ from coterie.queries import Query, WrappedFederation
 ROOM = "coterie.methods."
 LEAST = 1e-6  # below which outcomes scatter as if there were none
 STEPS, LONGEST, NEAR = 40, 2.0, 1e-5  # of its logarithm
-START, EXACT = 5.0, 1e-20  # degrees of freedom; share of outcomes' variance below which there is no scale
+START, EXACT = 5.0, 1e-14  # degrees of freedom; share of outcomes' variance below which there is no scale
 _FOUND: ContextVar[dict[tuple[Any, ...], Family] | None] = ContextVar("found", default=None)
 
 
@@ -155,10 +155,6 @@ def with_dispersion(
     if isnan(problem.family.degrees):  # once more, as for those who give them: no digit depends on the way here
         problem = replace(problem, family=problem.family.with_degrees(found.degrees))
         return with_dispersion(fed, problem, learns, covariance, own, quadrature)
-    if problem.family.any_number and found.kind[1] <= least:
-        raise CoterieError(
-            f"Most outcomes lie exactly on their models, so that family {found} has no scale: take family gaussian."
-        )
     return found
 
 
@@ -240,6 +236,10 @@ def best(slopes: Callable[[Family], Floats], family: Family, start: float, degre
     def at_best(family: Family) -> Family:
         nonlocal start, rise
         start, rise = zero_of(lambda d: float(slopes(family.at(d))[0]), start, rise, least)
+        if family.any_number and start <= least:
+            raise CoterieError(
+                f"Most outcomes lie exactly on their models, so that family {family} has no scale: take family gaussian."
+            )
         return family.at(start)
 
     if not isnan(family.degrees):

@@ -203,10 +203,11 @@ def _point(setup: Setup, L: list[Floats], s: Solution, turn: Floats) -> Point:
     """A solved tree with the root's uncertainty, w integrated out."""
     w, A = s.positions.at[-1][0], full(s.swept.A[-1][0])
     kept = independent(A)
-    deviance, sigma2 = s.value + s.logdet + float(np.linalg.slogdet(A[np.ix_(kept, kept)])[1]), 1.0
+    misfit, sigma2 = s.value, 1.0
     if setup.family.is_quadratic:
         dof, value = setup.dof(True), setup.residual(s.value)
-        deviance, sigma2 = deviance - s.value + dof * np.log(value), value / dof
+        misfit, sigma2 = dof * np.log(value), value / dof
+    deviance = misfit + s.logdet + float(np.linalg.slogdet(A[np.ix_(kept, kept)])[1])
     placed = sweep_down(setup.tree, s.swept, L[1:], setup.z, w, turn @ s.inverse @ turn.T)
     return Point(deviance, L, s, sigma2, placed)
 
