@@ -238,7 +238,8 @@ def best(slopes: Callable[[Family], Floats], family: Family, start: float, degre
         start, rise = zero_of(lambda d: float(slopes(family.at(d))[0]), start, rise, least)
         if family.any_number and start <= least:
             raise CoterieError(
-                f"Most outcomes lie exactly on their models, so that family {family} has no scale: take family gaussian."
+                f"Most outcomes lie exactly on their models, so that family {family} has no scale: "
+                "take family gaussian."
             )
         return family.at(start)
 
