@@ -24,6 +24,7 @@ NAMES = (
     "bytes",
     "deep",
     "groups",
+    "adapters",
     "ray",
 )
 

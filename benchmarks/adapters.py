@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.measure import Row, skipped
 
-CLIENTS, ROWS, LENGTH, WORDS, RANK, ROUNDS = 50, 16, 16, 8000, 4, 2
+CLIENTS, GROUPS, ROWS, LENGTH, WORDS, RANK, ROUNDS = 50, 5, 16, 16, 8000, 4, 2
 LAYOUTS: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "fedper": {"personal": ["*.own.*"]},
@@ -25,12 +25,12 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 def rows() -> tuple[Any, Any, Any, Any]:
-    """Tokens (n, length), whether words of a client's topic are many, clients, and their five groups."""
+    """Tokens (n, length), whether words of a client's topic are many, clients, and their groups."""
     rng = np.random.default_rng(0)
     client = np.repeat(np.arange(CLIENTS), ROWS)
     X = rng.integers(0, WORDS, (len(client), LENGTH))
     y = (X < WORDS // 2).mean(axis=1) > 0.5
-    return X, y.astype(np.int64), client, client % 5
+    return X, y.astype(np.int64), client, client % GROUPS
 
 
 def model() -> Any:
@@ -89,7 +89,7 @@ def one(method: str) -> dict[str, Any]:
     )  # fmt: skip
     first, last = found.run.curve[0], found.run.curve[-1]
     up = (last["bytes_up"] - first["bytes_up"]) / (last["round"] - first["round"]) / CLIENTS
-    own = found.module("7")
+    own = found.module("0")
     return {
         "trained": sizes[True],
         "frozen": sizes[False],

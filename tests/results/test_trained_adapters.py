@@ -14,6 +14,7 @@ from torch import nn
 import coterie
 from coterie.errors import CoterieError
 from coterie.objectives.deep.frozen_base import Base
+from coterie.objectives.deep.objective import Deep
 from coterie.runs.training import train
 from coterie.runs.training_problem import TrainingProblem
 
@@ -94,6 +95,13 @@ def test_a_run_goes_on_with_its_own_base_alone(tmp_path: Path) -> None:
         train(other, "fedavg", {}, [], tmp_path, resume=True)
     resumed = train(long, "fedavg", {}, [], tmp_path, resume=True)
     np.testing.assert_array_equal(resumed.theta, train(long, "fedavg", {}).theta)
+
+
+@pytest.mark.parametrize(("width", "batched"), [(8, True), (320, False)])
+def test_what_does_not_train_counts_in_how_clients_are_worked_on(width: int, batched: bool) -> None:
+    net = nn.Sequential(nn.Linear(2, width), nn.Linear(width, width).requires_grad_(False), nn.Linear(width, 2))
+    of = Deep.of(net, np.eye(2, dtype=np.float32), np.array([0, 1]), [0], [2])
+    assert (of.batched is not None) == batched  # 320 x 320 numbers are more than 100,000
 
 
 def test_a_frozen_layer_is_none_that_can_be_personal() -> None:

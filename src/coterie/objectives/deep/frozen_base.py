@@ -51,6 +51,11 @@ class Base:
         self.tensors = dict(tensors)
         self._versions = {name: tensor._version for name, tensor in self.tensors.items()}
 
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return sum(tensor.numel() for tensor in self.tensors.values())
+
     @cached_property
     def digest(self) -> str:
         """Of names, types, shapes and numbers; "" where there are none."""

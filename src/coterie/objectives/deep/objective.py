@@ -31,7 +31,7 @@ from coterie.objectives.gradient_steps import Draws, RowRanges, Walk
 from coterie.objectives.row_kernels import owned_rows, row_ranges, weighted_means, weighted_sums
 
 Work = Callable[[Any, Tensor, Walk, Batch], Tensor]
-SMALL = 100_000  # models with fewer parameters and no convolutions run batched; a round of larger ones is no faster so
+SMALL = 100_000  # models of fewer numbers, frozen ones too, run batched if none convolves: larger ones are no faster so
 
 
 @dataclass(frozen=True)
@@ -153,12 +153,12 @@ class Deep(RowRanges):
         if w.shape != (n,) or not (np.isfinite(w).all() and (w >= 0.0).all()):
             raise CoterieError(f"weights must be {n} finite numbers from 0, one for each row.")
         rows.starts, rows.stops = lo, hi = row_ranges(ranges[0], ranges[1], n)
-        if batched is None:
-            batched = of.device.type != "cpu" or (of.p < SMALL and not of.convolves)
         sequential = SequentialClients(of, how, *rows.sets)
         validate(sequential, rows, hi - lo)
         of.settle(moving_buffers(sequential, rows))
         sequential.forget()
+        if batched is None:
+            batched = of.device.type != "cpu" or (of.p + of.base.size < SMALL and not of.convolves)
         known = not isinstance(rows, Tensors) or rows.known
         notes = find_side_effects(sequential, rows, lo, hi) if known else ()
         for note in notes:
