@@ -22,7 +22,6 @@ _TOLERANCE = 1e-10
 _SINE = 1e-7
 """Angle to the other columns below which a column is a combination of them, as in R's ``lm``: squares of its inverse,
 which standard errors hold, would keep no digits."""
-_OUTCOMES = 1e-70, 1e40  # whose squares of variances are numbers
 _SINE_OF_SUMS = 1e-5  # the same where only sums of products are known, of which such squares are left
 _BLOCK = 1 << 12
 _PROBE = 64
@@ -237,12 +236,10 @@ def _trouble(
     p, scale, top = len(terms), sizes[:-1], sizes[-1]
     if n < p:
         return f"There are {n:,} rows for {p:,} columns: give more rows, or leave columns out of the formula."
-    low, high = _OUTCOMES
-    if _well_conditioned(gram) and low <= top <= high:
+    if _well_conditioned(gram) and 1e-100 <= top <= 1e100:
         return None
     for name, size in [*zip(terms, scale, strict=True), ("the outcome", top)]:
-        low, high = _OUTCOMES if name == "the outcome" else (1e-100, 1e100)
-        if size > high or 0 < size < low:
+        if size > 1e100 or 0 < size < 1e-100:
             what = name if name == "the outcome" else f"column '{name}'"
             return f"The largest value of {what} is {size:.3g}, which cannot be squared safely: use other units."
     zero = np.flatnonzero(scale == 0)
