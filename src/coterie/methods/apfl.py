@@ -39,13 +39,14 @@ def update(
     v, a = np.array(before), np.array(site.state.get("alpha", np.full(len(site), alpha)))
     moves, turn = ~parameter_mask(site.objective), np.zeros(len(site))
     for s in range(int(steps.max(initial=0))):
-        on = np.flatnonzero(steps > s)
+        on = slice(None) if s < steps.min() else np.flatnonzero(steps > s)  # of all, nothing is copied
         here, done = site.take(on), t * steps[on] + s
-        mixed = mix(a[on], v[on], x[on])
-        along = mixed - client.train(here, mixed, eta, 1, done, B, plain=True)  # eta times the mixture's gradient
+        along = mix(a[on], v[on], x[on])
+        along -= client.train(here, along, eta, 1, done, B, plain=True)  # eta times the mixture's gradient
         if adaptive and s == 0:
             turn[on] = np.sum((v[on] - x[on]) * along * moves, axis=1)
-        v[on] -= a[on].astype(v.dtype)[:, None] * along
+        along *= a[on].astype(v.dtype)[:, None]
+        v[on] -= along
         x[on] = client.train(here, x[on], eta, 1, done, B, plain=True)
         a = np.clip(a - turn, 0.0, 1.0) if s == 0 else a
     good = client.finite(x, v)

@@ -55,8 +55,9 @@ class Training(Checked):
 
 def moving(of: Architecture, by: Walk, training: Training) -> list[bool]:
     """Which layers move, or count in the length of a gradient: of others, none is needed."""
-    on = np.ones(of.d) if by.on is None or training.clip is not None else by.on
-    return [bool(on[place.start : place.stop].any()) for place in of.parameters]
+    if by.on is None or training.clip is not None:
+        return [True] * len(of.parameters)
+    return [bool(by.on[place.start : place.stop].any()) for place in of.parameters]
 
 
 def gradients(loss: Tensor, layers: Sequence[Tensor], moves: Sequence[bool], decay: Tensor | None) -> list[Tensor]:
@@ -93,9 +94,9 @@ class Stepper:
     def step(self, grads: Sequence[Tensor]) -> None:
         """One step of the first k clients, from their gradients (k, ...)."""
         k = len(grads[0])
-        plain = self.anchor is None and self.shift is None and self.on is None and not self.momentum
-        if k == 1 and plain and self.clip is None and self.optimizer is None:  # one call for all layers
-            torch._foreach_add_([layer[:1] for layer in self.layers], list(grads), alpha=-self._first)
+        plain = self.clip is None and self.on is None and self.optimizer is None and not self.momentum
+        if k == 1 and plain:
+            self._alone(grads)
             return
         scale = None if self.clip is None else self._within(grads, self.clip)
         along = [self._local(j, g, scale) for j, g in enumerate(grads)]
@@ -110,6 +111,15 @@ class Stepper:
             if self.on is not None:
                 g = g * self.on[j]
             layer[:k].addcmul_(g, self.eta[:k].view((k,) + (1,) * (g.ndim - 1)), value=-1.0)
+
+    def _alone(self, grads: Sequence[Tensor]) -> None:
+        """A plain step of the first client, with one call for all layers and nothing copied."""
+        layers = [layer[:1] for layer in self.layers]
+        if self.anchor is not None:
+            torch._foreach_lerp_(layers, [anchor[:1] for anchor in self.anchor], self._first * self.pull)
+        if self.shift is not None:
+            torch._foreach_add_(layers, [shift[:1] for shift in self.shift], alpha=-self._first)
+        torch._foreach_add_(layers, list(grads), alpha=-self._first)
 
     def _local(self, j: int, g: Tensor, scale: Tensor | None) -> Tensor:
         """The gradient (k, ...) of the local objective in layer j: clipped, with what pulls and shifts."""
