@@ -271,7 +271,8 @@ class TrainingResult:
         Under the loss "cross_entropy" that is the likeliest class of every row (of every pixel or place, where each
         has one); else the model's outputs as they are, such as (n, outputs).
         """
-        found = self._answers("predict", X, client)
+        outputs = self._outputs(X, client)
+        found = outputs.argmax(axis=1) if self._loss == "cross_entropy" else outputs
         return np.asarray(self.class_names)[found] if self.class_names else found
 
     def predict_proba(self, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
@@ -282,16 +283,27 @@ class TrainingResult:
         """
         from coterie.results.exported_models import probabilities
 
-        loss = "cross_entropy" if self.configuration.model["path"] == "softmax" else self.configuration.model["loss"]
-        return probabilities(loss, self._answers("outputs", X, client))
+        return probabilities(self._loss, self._outputs(X, client))
 
-    def _answers(self, ask: str, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
+    @property
+    def _loss(self) -> str:
+        """The loss by its name, or the text that a user's own is held under."""
+        model = self.configuration.model
+        return "cross_entropy" if model["path"] == "softmax" else str(model["loss"])
+
+    def _outputs(self, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
+        """Outputs (n, ...) of a client's model; a CoterieError for rows of which it says nothing."""
         rows = self.rows_like_these(X, "predict")
         some = rows if len(rows) else self._blank(rows.dtype)  # the answer's shape is the model's to say
         theta = self.client(client)
         with fitting("What was read of these trained models", _REMEDY):
-            found = getattr(self.objective(some, of=client), ask)(theta[None])
-        return np.asarray(found)[: len(rows)]
+            found = np.asarray(self.objective(some, of=client).outputs(theta[None]))[: len(rows)]
+        if (bad := np.isnan(found).reshape(len(found), -1).any(axis=1)).any():
+            raise CoterieError(
+                f"The model of client '{client}' gives no number in {at_rows(bad)}: leave out what it cannot be asked of, "
+                "such as a text without a word."
+            )
+        return found
 
     def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike, *, group: str | None = None, **options: Any) -> Adapted:
         """A model for a client that was not there, from its own rows X, y (n, ...), by the rule of its method.
