@@ -171,3 +171,25 @@ def test_rows_of_tokens(tmp_path):
     )
     made.export("1", tmp_path / "1.onnx")
     np.testing.assert_allclose(answers(tmp_path / "1.onnx", tokens), outputs(made.module("1"), tokens), atol=1e-5)
+
+
+class Roots(nn.Module):
+    """A net that gives no number for rows below 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.head(torch.sqrt(x))
+
+
+@pytest.mark.parametrize("ask", ["predict", "predict_proba"])
+def test_rows_of_which_a_net_says_nothing_are_refused_not_put_into_a_class(ask):
+    rows = np.abs(RNG.normal(size=(20, 2))).astype(np.float32)
+    found = coterie.fit(
+        (rows, np.arange(20) % 2), Torch(Roots), client=np.repeat(["a", "b"], 10), method="local", rounds=1
+    )
+    assert len(getattr(found, ask)(rows[:3], "a")) == 3
+    with pytest.raises(CoterieError, match=r"client 'a' gives no number in .*row 2\): leave"):
+        getattr(found, ask)(np.float32([[1, 2], [1, -2]]), "a")

@@ -108,6 +108,16 @@ def as_numbers(values: Any, what: str) -> npt.NDArray[Any]:
     return array
 
 
+def finite_rows(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
+    """Rows of finite numbers, or a CoterieError."""
+    rows = as_numbers(values, what)
+    if not rows.ndim:
+        raise CoterieError(f"{what} must be numbers in an array, not one number.")
+    if rows.dtype.kind == "f" and (bad := ~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))).any():
+        raise CoterieError(f"{what} have values that are not finite in {at_rows(bad)}: fill or drop them.")
+    return rows
+
+
 def as_labels(values: Any, what: str) -> npt.NDArray[Any] | None:
     """Classes that are named by text (n,), none of which is missing; None for what is no text."""
     array = np.asarray(values) if hasattr(values, "dtype") else as_array(values, what)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.data.array_input import finite_rows
 from coterie.data.labels import find_labels
 from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError, fitting, listed
@@ -20,7 +21,6 @@ from coterie.methods.registry import trained_method
 from coterie.objectives.client_models import finite, mean
 from coterie.objectives.parameters import parameter_mask
 from coterie.options import Declared, Option, need_names
-from coterie.results.training_result import finite_rows
 from coterie.runs.model_objective import layers
 
 if TYPE_CHECKING:

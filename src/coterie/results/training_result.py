@@ -17,7 +17,7 @@ import pandas as pd
 
 from coterie import files
 from coterie.data import net_inputs
-from coterie.data.array_input import as_numbers, is_table, matrix
+from coterie.data.array_input import finite_rows, is_table, matrix
 from coterie.data.columns import at_rows
 from coterie.data.partition import ClientRows
 from coterie.errors import CoterieError, fitting, nearest, plural
@@ -298,11 +298,8 @@ class TrainingResult:
         theta = self.client(client)
         with fitting("What was read of these trained models", _REMEDY):
             found = np.asarray(self.objective(some, of=client).outputs(theta[None]))[: len(rows)]
-        if (bad := np.isnan(found).reshape(len(found), -1).any(axis=1)).any():
-            raise CoterieError(
-                f"The model of client '{client}' gives no number in {at_rows(bad)}: leave out what it cannot be asked of, "
-                "such as a text without a word."
-            )
+        if (bad := np.isnan(found).any(axis=tuple(range(1, found.ndim)))).any():
+            raise CoterieError(f"The model of client '{client}' gives no number in {at_rows(bad)}: leave them out.")
         return found
 
     def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike, *, group: str | None = None, **options: Any) -> Adapted:
@@ -363,16 +360,6 @@ class TrainingResult:
 
             base = restored(self.base, digest)
         return model.objective_of(config, part, self.classes, targets=y is not None, base=base, longest=lengths)
-
-
-def finite_rows(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
-    """Rows of finite numbers, or a CoterieError."""
-    rows = as_numbers(values, what)
-    if not rows.ndim:
-        raise CoterieError(f"{what} must be numbers in an array, not one number.")
-    if rows.dtype.kind == "f" and (bad := ~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))).any():
-        raise CoterieError(f"{what} have values that are not finite in {at_rows(bad)}: fill or drop them.")
-    return rows
 
 
 def train(config: Config, methods: Sequence[str] | None = None, watch: Watch = quiet, **more: Any) -> TrainingResult:
