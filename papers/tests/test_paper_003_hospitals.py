@@ -73,7 +73,7 @@ def test_the_network_of_data_ties_sites_of_a_group():
 def test_methods_are_compared_by_the_front_and_gains_are_over_sites_and_seeds():
     some = few("pooled", OURS)
     found = compared(small, segmentation.NET, some, 1, [7, 8], quiet)
-    assert found.score == "dice" and found.clients(OURS).shape == (2, 6)
+    assert found.score.endswith("losses:dice") and found.clients(OURS).shape == (2, 6)
     gain = found.interval(OURS, "pooled")
     assert gain[1] <= gain[0] <= gain[2]
     assert [row[0] for row in table("Dice", found, "Dice").rows] == list(some)

@@ -82,7 +82,7 @@ def listed(items: Iterable[object], limit: int = 5) -> str:
 
 def plural(n: int, noun: str) -> str:
     """So many in words: "1 row", "7,185 rows"."""
-    return f"{n:,} {noun}{'s' * (n != 1)}"
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def shortened(text: str, limit: int = 300) -> str:

@@ -89,14 +89,14 @@ def test_folders_of_pfllib(tmp_path):
 
 class Runs:
     def __reduce__(self):
-        return (print, ("it ran",))
+        return (exec, ("print('it ran')",))
 
 
 @pytest.mark.parametrize("evil", [Runs(), {"x": Runs(), "y": 1}, np.array([Runs()], dtype=object)])
 def test_no_pickle_runs(tmp_path, capsys, evil):
     pfllib(tmp_path)
     np.savez_compressed(tmp_path / "train" / "2.npz", data=np.array(evil, dtype=object).reshape(-1)[0])
-    with pytest.raises(CoterieError, match=names("2.npz PFLlib builtins.print arrays containers")):
+    with pytest.raises(CoterieError, match=names("2.npz PFLlib builtins.exec arrays containers")):
         read(tmp_path, Columns(), {})
     assert not capsys.readouterr().out
     for protocol in range(3, pickle.HIGHEST_PROTOCOL + 1):  # NumPy writes no older one

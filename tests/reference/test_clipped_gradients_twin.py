@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.families import FAMILIES
+from coterie.families import FAMILIES, family_named
 from coterie.objectives.clipped_gradients import clipped_gradients, row_by_row
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
@@ -20,6 +20,7 @@ def objectives():
     outcomes = dict(zip(("gaussian", "binomial", "poisson"), outcomes, strict=True))
     for name, family in FAMILIES.items():
         y = outcomes.get(name, outcomes["poisson"] + 0.5 * (not family.counted))
+        family = family_named("student-t(4)") if name == "student-t" else family
         yield GLM(X, y, 0.1 * X[:, 0], w, STARTS, STOPS, family.at(0.7) if family.unknown else family)
     yield Softmax(X, rng.integers(0, 3, 30), w, STARTS, STOPS, 3, ridge=0.2)
 
@@ -39,6 +40,7 @@ def twin(objective, theta, clip, chosen):
                 eta = objective.offset[r] + x @ theta[i]
                 up, y, d = np.exp(eta), objective.y[r], 0.7
                 residuals = [eta - y, up / (1 + up) - y, up - y, (up - y) / (1 + d * up), (1 - y / up) / d]
+                residuals.append(5 * (eta - y) / (4 * d + (eta - y) ** 2))
                 g = residuals[objective.family.code] * x
             if chosen[at] and np.isfinite(g).all():
                 out[i] += g * min(1.0, clip / max(np.linalg.norm(g), 1e-300))

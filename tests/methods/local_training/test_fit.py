@@ -22,7 +22,7 @@ from coterie.relations.clusters import ClusterTree
 from coterie.report.fit_page import render
 
 TRAIN = [name for name, method in FITTED.items() if method.fits == TRAINED_ON_ROWS]
-SPLIT = {"fedper": "x", "fedrep": "x"}
+SPLIT = dict.fromkeys(("fedper", "fedrep", "fedbabu", "lg-fedavg"), "x")
 FAMILIES = {"gaussian": "y", "binomial": "won", "poisson": "count"}
 
 
@@ -144,7 +144,6 @@ LIKE = (
     *("apfl", "cluster-l2gd", "fedavg-finetune", "fedprox", "group-models", "ifca", "l2gd", "pfedme", "scaffold"),
     *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala", "fedsoft", "fedamp", "fedfomo", "apple", "pfedgraph"),
 )
-LIKE = ("apfl", "cluster-l2gd", "fedavg-finetune", "fedprox", "group-models", "ifca", "l2gd", "pfedme", "scaffold")
 LIKE += ("fedavgm", "fedadagrad", "fedyogi")
 """Methods that leave what others of those here leave: a model of each client, or of each client and group."""
 
