@@ -34,9 +34,7 @@ def update(
         on = np.flatnonzero(steps > s)
         here, done = site.take(on), t * steps[on] + s
         inner = client.train(here, x[on], alpha, 1, done, B, plain=True)
-        move = (
-            client.train(here, inner, eta, 1, done, B, "meta rows", plain=True) - inner
-        )  # -eta times the gradient there
+        move = client.train(here, inner, eta, 1, done, B, "meta rows", plain=True) - inner  # -eta times the gradient
         if delta > 0.0 and eta > 0.0:
             ends = [x[on] + sign * (delta / eta) * move * moves for sign in (1.0, -1.0)]
             behind, ahead = (y - client.train(here, y, 1.0, 1, done, B, "curvature rows", plain=True) for y in ends)
