@@ -31,6 +31,7 @@ ROOMS = (
         "options",
         "files",
         "user_code",
+        "status_line",
         "likelihoods",
         "distributions",
         "families",

@@ -24,6 +24,7 @@ from coterie.errors import CoterieError, listed
 from coterie.files import local
 from coterie.options import declared, shown
 from coterie.relations.given_by_label import LeftOut, aligned, by_position
+from coterie.report.progress import of_a_call
 from coterie.results.call_as_config import (
     in_words_of_a_call,
     is_of_table,
@@ -40,6 +41,7 @@ from coterie.results.training_result import TrainingResult, train
 from coterie.runs import in_memory
 from coterie.runs.config import Config, chosen_methods, document
 from coterie.runs.config_keys import Torch, engine_of
+from coterie.status_line import AFTER, status
 
 NO_MODEL = "Say what a client's model is, after the rows: a formula, or coterie.Torch(...)."
 
@@ -258,8 +260,8 @@ def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> Fit
         return _over_sites(rows, model, given, methods)
     if isinstance(model, Torch):
         with in_words_of_a_call():
-            return train(Config.of(net_call_sections(rows, model, given)), methods)
-    return _fitting(rows, arguments | {"methods": tuple(methods or ())}).result()
+            return train(Config.of(net_call_sections(rows, model, given)), methods, of_a_call())
+    return _fitted(rows, arguments | {"methods": tuple(methods or ())})
 
 
 def _over_sites(folder: Any, model: Any, given: dict[str, Any], methods: Sequence[str] | None) -> FitResult:
@@ -273,7 +275,8 @@ def _over_sites(folder: Any, model: Any, given: dict[str, Any], methods: Sequenc
         given |= {name: list(as_names(name, given[name]))} if name in given else {}
     if methods is not None:
         given |= comparing(methods) | given
-    result = calls_over_sites.fit(folder, model, given)
+    with status("Waiting for the sites ...", AFTER):
+        result = calls_over_sites.fit(folder, model, given)
     if methods is not None and result.comparison.empty:
         raise CoterieError(result.notes[-1])
     return result
@@ -292,10 +295,16 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
             said = {name: value for name, value in bound.arguments.items() if name not in ("rows", "model")}
             return _over_sites(found, bound.arguments["model"], said, methods)
         bound.apply_defaults()
-        return _fitting(bound.arguments["rows"], bound.arguments | more).result()
+        return _fitted(bound.arguments["rows"], bound.arguments | more)
     if rows is not None:
         tables = with_source(tables, in_memory.rows(rows))
-    return train(Config.of(tables, folder), methods)
+    return train(Config.of(tables, folder), methods, of_a_call())
+
+
+def _fitted(rows: Any, arguments: dict[str, Any]) -> FitResult:
+    """A table's result; a person sees what is going on where that takes long."""
+    with status("Comparing the methods ...", AFTER):
+        return _fitting(rows, arguments).result()
 
 
 def with_source(tables: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Option:
     read: Callable[[Any], Any] | None = None  # takes a value of the declared type, and returns what is kept
     remedy: str = ""  # a sentence after each refusal
     matters: bool = True  # whether another value can give other numbers
-    beside: tuple[str, tuple[Any, ...]] | None = None  # the option and its values that it needs; () any but the default
+    beside: tuple[str, tuple[Any, ...]] | None = None  # what it needs: an option, its values; (): set; (None,): unset
     group: str = ""  # the heading of a command's help that it stands under
     metavar: str = ""  # what a command's help calls its value
     argument: str = ""  # of a configuration's key: the argument of a call that it stands for, in words of the caller
@@ -223,12 +223,12 @@ def need_names(what: str, given: Any, names: Collection[str], noun: str = "optio
 def unheeded(of: Any, given: Collection[str], setting: Mapping[str, Any]) -> dict[str, str]:
     """Options that are given and change nothing ``beside`` the others of a setting, with the reason and the remedy."""
     known, out = declared(of), {}
-    needs = {name: one.option.beside for name, one in known.items() if name in given and one.option.beside}
-    for name, (other, values) in needs.items():
+    for name, (other, values) in ((n, d.option.beside) for n, d in known.items() if n in given and d.option.beside):
         said, usual = setting.get(other, known[other].default), known[other].default
         if said not in values if values else said == usual:
             need = f"{other} = {' or '.join(map(repr, values))}" if values else f"a {other}"
-            out[name] = f" without {need}: give that, or leave {name} out."
+            why = f"without {need}: give that, or leave {name} out."
+            out[name] = f" beside {other}: say one of the two." if values == (None,) else f" {why}"
     return out
 
 

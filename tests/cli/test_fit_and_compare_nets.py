@@ -11,12 +11,15 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
+import coterie as library
 from coterie import load
-from coterie.cli.progress import Progress, line
+from coterie.report.progress import Progress, line
 from coterie.runs.loop_and_callbacks import Look
+from coterie.status_line import Line
 from tests.cli.harness import coterie, files
 
 CONFIG = """
@@ -267,7 +270,7 @@ def test_the_line_of_progress():
 
 def test_lines_are_rare_where_nobody_watches(monkeypatch):
     clock = iter(range(0, 10_000, 20))
-    monkeypatch.setattr("coterie.cli.progress.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("coterie.report.progress.monotonic", lambda: float(next(clock)))
     stream = io.StringIO()
     progress = Progress("fedavg", stream)
     progress.start({"method": "fedavg"})
@@ -280,11 +283,36 @@ def test_lines_are_rare_where_nobody_watches(monkeypatch):
     assert "\x1b" not in stream.getvalue()
 
 
-def test_a_person_sees_one_line_that_goes_away():
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_call_in_python_shows_its_line_once_it_takes_long_and_only_to_a_person(monkeypatch, terminal):
+    stream = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    X, y = np.zeros((8, 2)), np.arange(8) % 2
+    asked = {"client": [0] * 4 + [1] * 4, "method": "local", "test_fraction": 0, "rounds": 2}
+    softmax = library.Torch("softmax")
+    library.fit((X, y), softmax, **asked)
+    assert not stream.getvalue()
+    monkeypatch.setattr("coterie.report.progress.AFTER", 0.0)
+    monkeypatch.setattr("coterie.report.progress.Progress.look", lambda self, look: self.shown.timer.join())
+    library.fit((X, y), softmax, **asked)
+    assert ("local" in stream.getvalue()) == terminal
+    assert stream.getvalue().endswith("\x1b[2K" if terminal else "")
+
+
+def test_of_two_lines_one_is_shown():
+    outer = Line("outer", Terminal())
+    outer.start()
+    assert Line("inner", Terminal()).live is None
+    outer.stop()
+    assert Line("inner", Terminal()).live is not None
+
+
+def test_a_person_sees_one_line_that_goes_away():
     stream = Terminal()
     progress = Progress("fedavg", stream)
     progress.start({"method": "fedavg"})

@@ -140,6 +140,8 @@ def test_data_sets_of_hugging_face(tmp_path):
     net = coterie.Torch("softmax", target="label", inputs=["pixels"])
     result = coterie.fit(str(tmp_path / "hf"), net, client="user", method="fedavg", rounds=1)
     assert result.class_names == ("cat", "owl") and result.clients["test_rows"].tolist() == [2, 2, 2]
+    with pytest.raises(coterie.CoterieError, match=r"has no column 'usr', as client says\. Did you mean 'user'"):
+        coterie.fit(str(tmp_path / "hf"), net, client="usr", method="fedavg", rounds=1)
 
 
 def test_images_in_folders_of_clients_and_classes(tmp_path):

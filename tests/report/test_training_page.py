@@ -6,8 +6,10 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
+import coterie
 from coterie.errors import CoterieError
 from coterie.evidence.training_comparison import compare
 from coterie.report import training_figures, training_page
@@ -93,6 +95,23 @@ def test_what_went_wrong_is_said(result):
     page = training_page.render(replace(result, runs={**result.runs, "ditto": [broken, result.runs["ditto"][1]]}))
     assert "Seed 0: ditto left out, for its data give no gradient, client &lt;7&gt;." in page
     assert "diverged by step 4 (client 2)" in page
+
+
+def test_keys_that_changed_nothing_are_not_listed():
+    X, y = np.random.default_rng(0).normal(size=(48, 2)), np.arange(48) % 2
+    rows = {"X": X, "y": y, "client": np.repeat([0, 1, 2, 3], 12), "split": np.tile(["train", "train", "test"], 16)}
+    found = coterie.fit(rows, coterie.Torch("softmax"), method="fedavg", rounds=2).evidence
+    said = dict(training_page.sections(found))
+    assert [key for key, _ in said["data"]] == ["source", "rows", "partition", "given split"]
+    dealt = coterie.fit(
+        {"X": X, "y": y},
+        coterie.Torch("softmax"),
+        partition={"partition": "dirichlet", "clients": 2},
+        rounds={"rounds": 2, "patience": 1},
+        method="fedavg",
+    )
+    keys = [key for key, _ in dict(training_page.sections(dealt.evidence))["data"]]
+    assert keys == ["source", "rows", "partition", "clients", "alpha", "least", "test", "validation"]
 
 
 def test_a_run_that_ended_before_its_first_round(result):

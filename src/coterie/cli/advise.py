@@ -13,7 +13,7 @@ from coterie.cli import fit_over_sites as sites
 from coterie.cli.declared_options import Force, new_file
 from coterie.cli.fit_and_compare import TableOrConfig, kind_of, reading
 from coterie.cli.outputs import check_table, write_table
-from coterie.cli.terminal import say, status, width
+from coterie.cli.terminal import say, width
 from coterie.deployment.federation_toml import LONGEST, is_federation
 from coterie.errors import CoterieError
 from coterie.methods.collaboration.options import Options
@@ -85,8 +85,7 @@ def advised(context: typer.Context, table: Path, main: str | None) -> Advice:
 
     kind = kind_of(context, table, {"main", "out", "pairs", "force"})
     if kind == "configuration":
-        with status("Comparing the methods ..."):
-            return advice_on(str(table))
+        return advice_on(str(table))
     options = {name: context.params[name] for name in OPTIONS}
     options["cluster"] = tuple(options["cluster"] or ())
     options |= o.assignments("--prior", [f"prior={options['prior']}"])

@@ -14,8 +14,8 @@ from coterie.cli import federation_setup as setup
 from coterie.cli import fit_over_sites as o
 from coterie.cli.declared_options import takes
 from coterie.cli.terminal import Group, say, width
-from coterie.cli.terminal import status as waiting
 from coterie.errors import CoterieError, fitting, plural
+from coterie.status_line import status as waiting
 
 if TYPE_CHECKING:
     from subprocess import Popen

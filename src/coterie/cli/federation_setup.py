@@ -14,10 +14,11 @@ import typer
 from coterie.cli.declared_options import assignments, flag, optional, own_option, place, takes
 from coterie.cli.fit_over_sites import SiteFolder
 from coterie.cli.outputs import check_folder
-from coterie.cli.terminal import say, status
+from coterie.cli.terminal import say
 from coterie.deployment.federation_toml import FEDERATION, SCHEMA, SITE, Config
 from coterie.errors import CoterieError, plural
 from coterie.options import declared, of
+from coterie.status_line import status
 
 MinGroup = Annotated[
     int,

@@ -17,9 +17,10 @@ from coterie.cli import fit_and_compare_nets as nets
 from coterie.cli import fit_over_sites as sites
 from coterie.cli.declared_options import TABLES, Force, new_file, own_option, place
 from coterie.cli.outputs import check_folder, check_page, check_table, need_room, our_document, our_page, write_table
-from coterie.cli.terminal import say, status, width
+from coterie.cli.terminal import say, width
 from coterie.deployment.federation_toml import LONGEST, is_federation
 from coterie.errors import CoterieError, plural
+from coterie.status_line import status
 
 if TYPE_CHECKING:
     import pandas as pd

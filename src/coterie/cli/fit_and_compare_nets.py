@@ -72,8 +72,8 @@ def described(path: Path, strict: bool) -> Config:
 
 def trained(config: Config, methods: str | None, out: Path | None, resume: bool) -> TrainingResult:
     """Train with a line of progress; an interrupt says where checkpoints are."""
-    from coterie.cli.progress import Progress
     from coterie.evidence.training_comparison import checkpoints
+    from coterie.report.progress import Progress
     from coterie.results.training_result import train
 
     place = checkpoints(config, out, resume)
@@ -105,8 +105,8 @@ def names(methods: str | None) -> list[str] | None:
 
 def compare_nets(path: Path, methods: str | None) -> TrainingComparison:
     """Train methods on every seed of a configuration, and show how they compare."""
-    from coterie.cli.progress import Progress
     from coterie.evidence.training_comparison import compare
+    from coterie.report.progress import Progress
 
     config = described(path, strict=False)
     found = compare(config, names(methods) or config.compare or [config.method], lambda what: [Progress(what)])

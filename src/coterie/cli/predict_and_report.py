@@ -12,9 +12,10 @@ from coterie.cli import declared_options as o
 from coterie.cli.declared_options import Force, ModelPath, TablePath, load_model, new_file, own_option
 from coterie.cli.fit_and_compare import what_was_read
 from coterie.cli.outputs import check_page, check_table, wrote
-from coterie.cli.terminal import say, status
+from coterie.cli.terminal import say
 from coterie.errors import CoterieError, listed, nearest, plural
 from coterie.results.fit_options import Prediction
+from coterie.status_line import status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,17 +6,14 @@ import shutil
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TextIO, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
 from coterie.errors import CoterieError
-
-if TYPE_CHECKING:
-    pass
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FALLBACK = (100, 24)  # columns and lines where there is no terminal
@@ -94,15 +91,3 @@ def _print(text: str, stream: TextIO, indent: str) -> None:
     if stream.isatty():
         line = textwrap.fill(line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     print(line, file=stream, flush=True)
-
-
-@contextmanager
-def status(text: str) -> Iterator[None]:
-    """Show what is going on while it goes on, to a person only."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(text):
-        yield

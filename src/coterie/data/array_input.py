@@ -27,9 +27,11 @@ def is_table(rows: Any) -> bool:
 
 
 def arrays(
-    rows: Any, target: str | None, inputs: Sequence[str] | None, beside: Sequence[str]
+    rows: Any, target: str | None, inputs: Sequence[str] | None, beside: Sequence[str], named: Mapping[str, str]
 ) -> tuple[dict[str, npt.NDArray[Any]], tuple[str, ...]]:
     """X (n, p), y (n,) and those columns ``beside`` that are there; and the columns of X, by default all other numbers.
+
+    Of those beside, the ``named`` ones must be there, by what they are for (client, group, weights, ...).
 
     A CoterieError for a column that is not there, is no number, or has a missing or infinite value.
     """
@@ -38,6 +40,8 @@ def arrays(
     table = Table.of(read_table(rows, list(beside)) if isinstance(rows, (str, Path)) else rows)
     table.need([target], "target")
     table.need(inputs or (), "input")
+    for role, name in named.items():
+        table.need([name], role)
     rest = [name for name in table.names if name not in (target, *beside) and table[name].stored == "number"]
     names = tuple(rest if inputs is None else inputs)
     if not names or target in names:

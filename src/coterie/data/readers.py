@@ -12,7 +12,7 @@ import pickle
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ class Columns:
     target: str | None = None  # outcomes; by default label, labels or y
     inputs: Sequence[str] | None = None  # by default all others
     beside: Sequence[str] = ()  # what says client, group or split, where it is there
+    named: Mapping[str, str] = field(default_factory=dict)  # those of them that must be there, by what they are for
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,10 @@ def _saved(place: Path, columns: Columns) -> Arrays:
         if name not in names:
             hint = nearest(str(name), names) or f" There are {', '.join(names)}: say target and inputs."
             raise CoterieError(f"The data set in '{place}' has no column '{name or 'label'}'.{hint}")
+    for role, name in columns.named.items():
+        if name not in names:
+            hint = nearest(name, names) or f" There are {', '.join(names)}."
+            raise CoterieError(f"The data set in '{place}' has no column '{name}', as {role} says.{hint}")
     X = {name: _column(table[name], name, place) for name in inputs}
     y = _column(table[target], str(target), place, labels=True)
     if (known := features.get(target, {}).get("names")) and y.dtype.kind in "iu":

@@ -13,11 +13,13 @@ from coterie.errors import listed, plural
 from coterie.evidence.training_comparison import TrainingComparison, private_enough
 from coterie.methods.groups.group_gradients import ROWS, Growth
 from coterie.methods.registry import TRAINED
+from coterie.options import unheeded
 from coterie.report import training_figures as pictures
 from coterie.report import words
 from coterie.report.page import page, write_page
 from coterie.report.tables import Table, but_for, with_interval
 from coterie.runs.config import AUTO, judged
+from coterie.runs.config_keys import SECTIONS
 from coterie.runs.metrics import BALANCED, LOSS, METRICS
 from coterie.runs.scores import RARE
 from coterie.runs.training import Trained
@@ -291,10 +293,14 @@ def growths(result: TrainingComparison) -> dict[str, Growth]:
 
 
 def sections(result: TrainingComparison) -> list[tuple[str, Sequence[tuple[str, Any]]]]:
-    """The configuration as lines, without what is empty."""
-    document = result.config.document(*result.runs)
+    """The configuration as lines, without what is empty, and what changed nothing beside the others."""
+    document, config = result.config.document(*result.runs), result.config
     out: list[tuple[str, Sequence[tuple[str, Any]]]] = []
     for name in ("data", "model", "layout", "engine", "privacy", "run"):
-        lines = [(k.replace("_", " "), v) for k, v in document.get(name, {}).items() if v not in (None, {}, [])]
+        kept = document.get(name, {})
+        idle = {*unheeded(SECTIONS[name], kept, kept)} if kept else set()
+        idle |= {"validation"} if not (result.tried or judged(config.run)) else set()
+        idle |= {"group"} if result.groups[0] is None else set()
+        lines = [(k.replace("_", " "), v) for k, v in kept.items() if v not in (None, {}, []) and k not in idle]
         out += [(name, lines)] if lines else []
     return out

@@ -90,8 +90,6 @@ class Config:
                 "validation of [data] changes nothing where no method chooses among settings, and no run has patience "
                 "or keeps the best models: give a hyper-parameter a list of values, or leave validation out."
             )
-        if tables.get("data", {}).keys() >= {"given_split", "test"}:
-            raise CoterieError("given_split says which rows are held out, and test of [data] how many: say one.")
         tied = bool(tables.get("network"))
         home, several = folder or Path(), methods_to_compare(tables.get("method", {}))
         return cls(

@@ -99,6 +99,7 @@ class Data:
             low=0.0,
             high=0.95,
             argument="test_fraction",
+            beside=("given_split", (None,)),
         ),
     ] = 0.5
     given_split: Annotated[

@@ -284,12 +284,14 @@ def source(config: Config) -> tuple[Table, tuple[str, ...]]:
     rows = name.value if isinstance(name, Held) else name
     keys = ("group", "weights", "given_split", "order_by", "split_by")
     beside = list(dict.fromkeys(filter(None, [data["column"] or "client", SPLIT, *(data[key] for key in keys)])))
+    named = {role: data[key] for role, key in {"client": "column", **dict(zip(keys, keys, strict=True))}.items()}
+    named = {role: column for role, column in named.items() if column not in (None, "group")}
     if is_table(rows):
         path = config.folder / local(rows) if isinstance(rows, str) else rows
-        return arrays(path, model["target"], model["inputs"], beside)
+        return arrays(path, model["target"], model["inputs"], beside, named)
     place = config.folder / local(rows) if isinstance(rows, str) and ":" not in rows else None
     if place is not None and (place.is_dir() or place.suffix == ".json"):
-        found = read(place, Columns(model["target"], model["inputs"], beside), data["args"])
+        found = read(place, Columns(model["target"], model["inputs"], beside, named), data["args"])
         return _checked(f"The data source '{name}'", found), ()
     if model["target"] is not None:
         raise CoterieError(

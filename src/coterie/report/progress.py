@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, TextIO
 
-from rich.console import Console
-
 from coterie.report.words import amount
 from coterie.runs.loop_and_callbacks import Callback, Look
+from coterie.status_line import AFTER, Line
 
 _BESIDE = ("_clients", "_worst", "_10th", "_90th", "_variance", "_jain", "validation")
 _MEASURED = ("gradient", "noise_", "growth_")
@@ -24,15 +23,14 @@ class Progress(Callback):
     Where nobody watches a terminal, few lines are written.
     """
 
-    def __init__(self, what: str, stream: TextIO | None = None) -> None:
+    def __init__(self, what: str, stream: TextIO | None = None, after: float = 0.0) -> None:
         self.what, self.stream, self.said = what, stream or sys.stderr, monotonic()
         self.first: tuple[int, float] | None = None  # the first round that was seen, and when
-        self.live = Console(file=self.stream).status(what) if self.stream.isatty() else None
+        self.shown = Line(what, self.stream, after)
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """Show the line."""
-        if self.live is not None:
-            self.live.start()
+        self.shown.start()
 
     def look(self, look: Look) -> None:
         """Change the line, or write one where it is time."""
@@ -40,17 +38,24 @@ class Progress(Callback):
         first, since = self.first = self.first or (look.round, now)
         pace = (now - since) / (look.round - first) if look.round > first else None
         text = line(self.what, look, None if pace is None else pace * (look.rounds - look.round))
-        if self.live is not None:
-            self.live.update(text)
+        if self.shown.live is not None:
+            self.shown.live.update(text)
         due = look.round * LINES // look.rounds != (look.round - 1) * LINES // look.rounds
-        if self.live is None and look.fresh and due and now - self.said >= RARE:
+        if self.shown.live is None and look.fresh and due and now - self.said >= RARE:
             self.said = now
             print(text, file=self.stream, flush=True)
 
     def end(self) -> None:
         """Take the line away."""
-        if self.live is not None:
-            self.live.stop()
+        self.shown.stop()
+
+
+def of_a_call() -> Callable[[str], Sequence[Callback]]:
+    """What watches the runs of a call in Python: a line once the call takes long, and nothing without a terminal."""
+    if not sys.stderr.isatty():
+        return lambda what: ()
+    due = monotonic() + AFTER
+    return lambda what: [Progress(what, after=max(0.0, due - monotonic()))]
 
 
 def line(what: str, look: Look, left: float | None) -> str:
