@@ -13,8 +13,7 @@ import numpy as np
 
 from benchmarks.measure import Row, median_seconds
 from coterie.engines import InProcess
-from coterie.methods.networks.lambda_path import path
-from coterie.methods.networks.optimum import Optimum, optimum
+from coterie.methods.networks.optimum import Optimum, optimum, path
 from coterie.objectives.glm import GLM
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout

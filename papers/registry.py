@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 
-from coterie.errors import CoterieError, nearest
-from coterie.report.words import joined
+from coterie.errors import CoterieError, joined, nearest
 from papers.outcome import Outcome, Settings
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.errors import joined
 from coterie.families import GAUSSIAN
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd import theory as rates
@@ -17,7 +18,6 @@ from coterie.methods.clustered_l2gd.theory import Choice, choose
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.clusters import Ties
 from coterie.report.tables import Table
-from coterie.report.words import joined
 from papers.outcome import Outcome, Settings
 from papers.paper_001.rounds import P
 from papers.paper_001.simulation import simulate

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.datasets import describe, fetch
+from coterie.errors import joined
 from coterie.numerics.arrays import Floats
-from coterie.report.words import joined
 from papers.outcome import Outcome, Settings
 from papers.paper_001.responses import (
     GRID,

@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
-from coterie.methods.networks.lambda_path import Path
-from coterie.methods.networks.optimum import Optimum, flow
+from coterie.methods.networks.optimum import Optimum, Path, flow
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.numerics.arrays import Floats
 from coterie.numerics.network.penalty import DUAL

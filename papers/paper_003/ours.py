@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.networks.lambda_path import Path, grid, path
 from coterie.methods.networks.objective import Prior
+from coterie.methods.networks.optimum import Path, grid, path
 from coterie.methods.networks.options import Similarity
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.tree.penalised_tree import prepare

@@ -80,6 +80,11 @@ def listed(items: Iterable[object], limit: int = 5) -> str:
     return f"{text} and {rest:,} more" if rest > 0 else text
 
 
+def joined(parts: list[str]) -> str:
+    """``"a, b and c"``."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
 def plural(n: int, noun: str) -> str:
     """So many in words: "1 row", "7,185 rows"."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"

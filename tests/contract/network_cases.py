@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from coterie.families import family_named
-from coterie.methods.networks.lambda_path import path
 from coterie.methods.networks.objective import Prior
-from coterie.methods.networks.optimum import optimum
+from coterie.methods.networks.optimum import optimum, path
 from coterie.relations.parameter_layout import Layout
 from tests.contract.similarity_cases import ring
 

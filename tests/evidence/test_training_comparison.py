@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from coterie.errors import CoterieError
-from coterie.evidence.intervals import interval
+from coterie.evidence.comparison import interval
 from coterie.evidence.training_comparison import TrainingComparison, chosen, compare, pick, usable
 from coterie.report import training_page as page
 from coterie.report.tables import render_text

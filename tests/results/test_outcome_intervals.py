@@ -11,7 +11,7 @@ import coterie
 from coterie.errors import CoterieError
 from coterie.families import family_named
 from coterie.numerics.arrays import full
-from coterie.relations.uncertainty import Uncertainty
+from coterie.relations.covariance import Uncertainty
 from coterie.results.outcome_intervals import outcome_interval
 from coterie.results.predict import predict_rows
 from tests.messages import names

@@ -8,7 +8,7 @@ from scipy.special import expit, softmax
 from sklearn import metrics as sk
 
 from coterie.errors import CoterieError
-from coterie.evidence.intervals import statistic
+from coterie.evidence.comparison import statistic
 from coterie.evidence.training_comparison import compare, pick
 from coterie.report import training_page as page
 from coterie.results.saved_results import load

@@ -17,7 +17,7 @@ from coterie.methods.collaboration.choose_collaborators import weights
 from coterie.methods.collaboration.metric_and_similarity import around_pooled
 from coterie.methods.collaboration.optimum import optimum
 from coterie.methods.networks.fit import set_up
-from coterie.methods.networks.lambda_path import Path, path
+from coterie.methods.networks.optimum import Path, path
 from coterie.methods.networks.options import HELD_OUT, Asked
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree import strengths

@@ -14,9 +14,19 @@ import pandas as pd
 
 from coterie.data.clients import Clients
 from coterie.data.splits import Splits
-from coterie.errors import plural
-from coterie.evidence.comparison import BASELINES, UNITS, Comparison, interval_columns
-from coterie.evidence.intervals import Triple, interval, less, losing, median_ratio, statistic
+from coterie.errors import joined, plural
+from coterie.evidence.comparison import (
+    BASELINES,
+    UNITS,
+    Comparison,
+    Triple,
+    interval,
+    interval_columns,
+    less,
+    losing,
+    median_ratio,
+    statistic,
+)
 from coterie.families import Family
 from coterie.methods.problem_and_estimates import Estimates
 from coterie.methods.registry import FITTED
@@ -250,11 +260,11 @@ class TableComparison(Comparison):
         if best != recommended:
             text = f"It has a model of every cluster, for clients never seen, unlike {best}, which has"
         text += f" the lowest held-out {self.family.loss} over rows ({each[best]:.4g}"
-        against = f", against {_listed(others)}" if others else ""
+        against = f", against {joined(others)}" if others else ""
         text += f"{against}), on {held} with {100.0 * splits.fraction:.3g}% of each client's rows held out."
         text += self._of_median(recommended)
         if tied := may_be_as_good(self.table, best):
-            names = ("Method " if len(tied) == 1 else "Methods ") + _listed(tied)
+            names = ("Method " if len(tied) == 1 else "Methods ") + joined(tied)
             good = "may be as good" if best == recommended else f"may be as good as {best}"
             who = "clients" if self._over_clients else "clusters"
             text += f" {names} {good}: the 95% interval of the difference over {who} holds 0."
@@ -347,10 +357,6 @@ def has_clusters(name: str) -> bool:
     """Whether a method has a model of every cluster."""
     method = FITTED.get(name)
     return method is not None and not method.flat and (method.learns or method.clustered or "gamma" in method.takes)
-
-
-def _listed(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def may_be_as_good(table: pd.DataFrame, recommended: str) -> list[str]:

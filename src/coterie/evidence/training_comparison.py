@@ -13,8 +13,7 @@ import pandas as pd
 
 from coterie.engines.local_engines import ready
 from coterie.errors import CoterieError, listed
-from coterie.evidence.comparison import BASELINES, UNITS, Comparison, interval_columns
-from coterie.evidence.intervals import Triple, interval, statistic
+from coterie.evidence.comparison import BASELINES, UNITS, Comparison, Triple, interval, interval_columns, statistic
 from coterie.files import local
 from coterie.methods.method import Method
 from coterie.methods.registry import TRAINED, trained_method
@@ -293,7 +292,7 @@ class TrainingComparison(Comparison):
     def interval(self, name: str, other: str | None = None, what: str = "") -> Triple:
         """A method's mean score over rows with its 95% interval; its difference to another one where that is named.
 
-        Over clients, or known groups of them, and seeds together: see :mod:`~coterie.evidence.intervals`. The ends lie
+        Over clients, or known groups of them, and seeds together: see :mod:`~coterie.evidence.comparison`. The ends lie
         where a metric can, those of a packaged loss are not below 0, which no such loss is.
         """
         what = what or self.score

@@ -15,7 +15,7 @@ from coterie.methods.tree.sweep import sweep_down
 from coterie.methods.tree.variance_uncertainty import Explored
 from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.relations.clusters import ClusterTree
-from coterie.relations.uncertainty import Uncertainty, with_added
+from coterie.relations.covariance import Uncertainty, with_added
 
 
 @dataclass(frozen=True)

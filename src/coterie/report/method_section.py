@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.errors import plural
+from coterie.errors import joined, plural
 from coterie.relations.network import Network
 from coterie.report import words
 from coterie.report.fit_figures import distance_figure, loss_curve, strength_figure
@@ -97,7 +97,7 @@ def _rounds_sentences(r: dict[str, Any]) -> list[str]:
     chosen = [f"p0 = {words.some(r['p0'])}", f"p = {words.some(r['p'])}", f"step size {words.some(r['eta'])}"]
     chosen += [f"rho = {words.some(r['rho'])}"] if "rho" in r else []
     counts = [f"{counted} {name} ({expected} expected)" for name, counted, expected in _communications(r)]
-    return [f"Over rounds with {', '.join(chosen)}: {r['why']}.", f"Communications: {words.joined(counts)}."]
+    return [f"Over rounds with {', '.join(chosen)}: {r['why']}.", f"Communications: {joined(counts)}."]
 
 
 def _rounds_table(r: dict[str, Any]) -> Table:
@@ -183,7 +183,7 @@ def _groups(result: FitResult) -> tuple[dict[int, list[str]], list[str]]:
 
 
 def _listed(labels: list[str], most: int) -> str:
-    return words.joined(labels if len(labels) <= most + 1 else [*labels[:most], f"{len(labels) - most:,} more"])
+    return joined(labels if len(labels) <= most + 1 else [*labels[:most], f"{len(labels) - most:,} more"])
 
 
 def merged_tables(result: FitResult, title: str = "Who became equal") -> list[Table]:

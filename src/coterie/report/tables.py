@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from rich.box import Box
 
-from coterie.errors import plural
+from coterie.errors import joined, plural
 from coterie.report import words
 from coterie.results.advice import Advice
 from coterie.results.fit_result import FitResult
@@ -113,7 +113,7 @@ def cluster_table(result: FitResult, limit: int = 20, terms: int = 6) -> Table:
     columns += [(words.short(c, 30), _fixed(shown[c], words.decimals(shown[c]))) for c in shown.columns]
     cuts = [f"{limit} of {plural(len(frame), 'cluster')}"] if len(frame) > limit else []
     cuts += [f"{terms} of {plural(frame.shape[1], 'term')}"] if frame.shape[1] > terms else []
-    note = f"The first {words.joined(cuts)}." if cuts else ""
+    note = f"The first {joined(cuts)}." if cuts else ""
     return Table.of("Coefficients of the clusters", columns, texts=texts, note=note)
 
 

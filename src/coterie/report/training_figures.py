@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from coterie.errors import joined
 from coterie.evidence.training_comparison import TrainingComparison
 from coterie.methods.groups.group_gradients import Growth
 from coterie.methods.registry import TRAINED
@@ -42,7 +43,7 @@ def curves(result: TrainingComparison) -> list[Figure]:
         label = "megabytes sent, up and down (logarithmic)"
         svg = _lines(moving, list(points), megabytes, 2, label, result.score)
         still = [name for name in points if name not in moving]
-        more = f" Not drawn: {words.joined(still)}, with all rows in one place." if still else ""
+        more = f" Not drawn: {joined(still)}, with all rows in one place." if still else ""
         out.append(Figure(f"{title} for what was sent", svg, f"The same against bytes.{more}"))
     return out
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.errors import listed, plural
+from coterie.errors import joined, listed, plural
 from coterie.evidence.training_comparison import TrainingComparison, private_enough
 from coterie.methods.groups.group_gradients import ROWS, Growth
 from coterie.methods.registry import TRAINED
@@ -183,7 +183,7 @@ def headline(result: TrainingComparison) -> str:
     against = [f"{shown(abs(result.interval(name, best)[0]))}{points} {name}" for name in far]
     text += f", {' and '.join(against)}" if against else ""
     if tied := as_good(result):
-        text += f"; {words.joined(tied)} may be as good"
+        text += f"; {joined(tied)} may be as good"
     return f"{text}."
 
 
@@ -198,7 +198,7 @@ def notes(result: TrainingComparison) -> list[str]:
     out, config = [], result.config
     without = [name for name, method in TRAINED.items() if config.private and not private_enough(config, method)]
     if without and len(result.runs) > 1:
-        out.append(f"Not compared, since [privacy] does not let them train: {words.joined(without)}.")
+        out.append(f"Not compared, since [privacy] does not let them train: {joined(without)}.")
     if config.method == AUTO and not config.compare and len(result.runs) > 1:
         out.append("A few methods of each relation that is given were tried: methods='all' (--methods all) tries all.")
     for runs in result.runs.values():

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.evidence.intervals import ENOUGH, less, median_ratio
+from coterie.errors import joined
+from coterie.evidence.comparison import ENOUGH, less, median_ratio
 from coterie.evidence.table_comparison import may_be_as_good
 from coterie.families import family_named
 from coterie.results.fit_result import FitResult
@@ -117,11 +118,6 @@ def short(label: object, most: int = 40) -> str:
     """A label that fits into a line."""
     text = " ".join(str(label).split()) or "(empty)"
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def joined(parts: list[str]) -> str:
-    """``"a, b and c"``."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def sentence(text: str) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 from coterie.data.clients import Clients
 from coterie.data.labels import find_labels, resembling
 from coterie.errors import CoterieError, listed, nearest, plural
-from coterie.evidence.intervals import losing, over_clients, over_splits
+from coterie.evidence.comparison import losing, over_clients, over_splits
 from coterie.evidence.table_comparison import FEW, TableComparison, all_splits
 from coterie.methods.collaboration.choose_collaborators import Choice
 from coterie.numerics.arrays import Floats

@@ -17,7 +17,7 @@ from coterie.data.table import Table
 from coterie.errors import CoterieError, nearest, plural
 from coterie.families import family_named
 from coterie.numerics.arrays import Floats
-from coterie.relations.uncertainty import degrees_of_freedom, mean_over_scale
+from coterie.relations.covariance import degrees_of_freedom, mean_over_scale
 from coterie.results.model import Model
 from coterie.results.predict import read_rows
 from coterie.results.variance_intervals import variances

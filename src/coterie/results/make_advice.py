@@ -17,8 +17,7 @@ from coterie.data.splits import Splits, split_keys
 from coterie.data.table import Table, to_pandas
 from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError, listed, plural
-from coterie.evidence.comparison import BASELINES
-from coterie.evidence.intervals import losing, over_splits
+from coterie.evidence.comparison import BASELINES, losing, over_splits
 from coterie.evidence.table_comparison import all_splits, each_split
 from coterie.evidence.training_comparison import TrainingComparison
 from coterie.families import Family, family_named

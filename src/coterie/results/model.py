@@ -11,7 +11,7 @@ import numpy.typing as npt
 from coterie.data.clients import Level
 from coterie.families import Family, family_named
 from coterie.numerics.arrays import Floats, Ints
-from coterie.relations.uncertainty import Uncertainty
+from coterie.relations.covariance import Uncertainty
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
-from coterie.errors import plural
+from coterie.errors import joined, plural
 from coterie.methods.local import LIGHT
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
@@ -397,4 +397,4 @@ def _of_differences(r: Mapping[str, Any]) -> str:
 
 def _names(terms: list[str]) -> str:
     shown = ["the intercept" if t == "(Intercept)" else t for t in terms[:6]] + (["..."] if len(terms) > 6 else [])
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    return joined(shown)

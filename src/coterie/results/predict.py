@@ -18,7 +18,7 @@ from coterie.data.table import Table
 from coterie.errors import CoterieError, plural
 from coterie.families import Family
 from coterie.numerics.arrays import Bools, Floats, Ints, pack
-from coterie.relations.uncertainty import half_widths, mean_over_scale
+from coterie.relations.covariance import half_widths, mean_over_scale
 from coterie.results.model import Model
 from coterie.results.outcome_intervals import outcome_interval
 

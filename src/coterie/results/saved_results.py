@@ -20,7 +20,7 @@ from coterie.evidence.training_comparison import TrainingComparison
 from coterie.families import is_family
 from coterie.methods.code_digest import Digest, digest
 from coterie.methods.user_defined_method import Permitted
-from coterie.relations.uncertainty import Uncertainty
+from coterie.relations.covariance import Uncertainty
 from coterie.results.fit_result import FitResult
 from coterie.results.model import Model
 from coterie.results.saved_values import Form, Shelf, packed, plain, unpack, unpacked, unplain

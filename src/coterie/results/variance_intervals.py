@@ -11,8 +11,7 @@ import pandas as pd
 
 from coterie.families import family_named
 from coterie.numerics.arrays import Floats, full
-from coterie.relations.covariance import at_means, means_frame
-from coterie.relations.uncertainty import degrees_of_freedom
+from coterie.relations.covariance import at_means, degrees_of_freedom, means_frame
 from coterie.results.model import Model
 from coterie.results.predict import Nodes
 

@@ -16,8 +16,7 @@ from coterie.methods.tree import variance_uncertainty
 from coterie.methods.tree.in_step import in_step
 from coterie.numerics.arrays import full
 from coterie.objectives.glm import GLM
-from coterie.relations.covariance import Structure
-from coterie.relations.uncertainty import axis_weights, correlation_weights, degrees_of_freedom, half_widths
+from coterie.relations.covariance import Structure, axis_weights, correlation_weights, degrees_of_freedom, half_widths
 from tests.methods import dense
 from tests.methods.dense import table
 

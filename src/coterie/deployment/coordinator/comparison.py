@@ -19,8 +19,7 @@ from coterie.deployment.site.holdout import baselines, keep, losses, moments
 from coterie.engines.retry_and_quorum import BelowQuorum, Refused
 from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError, NotAll
-from coterie.evidence.comparison import BASELINES
-from coterie.evidence.intervals import Triple
+from coterie.evidence.comparison import BASELINES, Triple
 from coterie.evidence.table_comparison import TableComparison, all_splits, paths
 from coterie.federation import PerRow, require_all_replies
 from coterie.methods import local, pooled

@@ -12,8 +12,17 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from coterie.engines.privacy.accountant import Accountant, Event, accounting, noise_for
-from coterie.engines.privacy.gaussian_mechanism import ABOUT_ROWS, BY_ROW, PUBLIC, clipped, unbounded
+from coterie.engines.privacy.gaussian_mechanism import (
+    ABOUT_ROWS,
+    BY_ROW,
+    PUBLIC,
+    Accountant,
+    Event,
+    accounting,
+    clipped,
+    noise_for,
+    unbounded,
+)
 from coterie.engines.retry_and_quorum import BelowQuorum
 from coterie.engines.routing import addressed, grouped
 from coterie.errors import CoterieError

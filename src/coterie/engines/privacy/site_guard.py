@@ -13,8 +13,7 @@ from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import read_durable, write_durable
 from coterie.engines.header_compression import CoordinatorLink
 from coterie.engines.message_checks import NUMBERED, Answer, failed, need_form
-from coterie.engines.privacy.accountant import Event, accounting, epsilon
-from coterie.engines.privacy.gaussian_mechanism import ABOUT_ROWS, PUBLIC, clipped
+from coterie.engines.privacy.gaussian_mechanism import ABOUT_ROWS, PUBLIC, Event, accounting, clipped, epsilon
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints, PerRow, work_name
 from coterie.options import Option, checked

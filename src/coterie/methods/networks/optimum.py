@@ -9,14 +9,20 @@ edges, goes there or part of the way, and asks again: few exchanges.
 ADMM, without Hessians: ``theta_n = argmin f_n(theta) + rho/2 |theta - (M x + N z_n - y_n)|^2`` at the clients; the
 coordinator averages ``theta_n + y_n`` for x and takes its network prox for Z; ``y_n`` adds up what is left (Boyd et al.
 2011, section 7). rho follows the residuals. Its residual comes down to about 1e-7.
+
+Along a path of lambda, warm-started from clients of a component as one down to clients nearly alone, clients part; read
+upwards they merge (a clusterpath: Hocking, Joulin, Bach, Vert 2011, ICML), and held-out rows say where to stop.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
@@ -25,6 +31,7 @@ from coterie.numerics.arrays import Floats, Ints
 from coterie.numerics.network.newton import minimise
 from coterie.numerics.network.penalty import DUAL
 from coterie.numerics.network.prox import Proximal, network_prox
+from coterie.relations.clustering import MergeTree, merge_tree
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 
@@ -308,3 +315,69 @@ def admm(at: NetworkObjective, x: Floats, Z: Floats, kkt: float) -> Descent:
         here, exchanges = at.ask(x, Z, curved=False), exchanges + 1
         residual = at.kkt(here, at.feasible(U, here))
     return Descent(here, at.feasible(U, here), residual, exchanges)
+
+
+STEPS = 40
+SPAN = 1e-4  # the smallest lambda of a path, relative to the largest
+
+
+@dataclass(frozen=True)
+class Path:
+    """Minimisers along lambda, largest first."""
+
+    lam: Floats  # (K,) falling; the first is infinity
+    at: list[Optimum]
+    loss: Floats  # (K,) held-out loss at each; NaN where none was asked for
+
+    @property
+    def labels(self) -> Ints:
+        """Groups of equal clients (K, n) at each lambda."""
+        return np.array([o.groups for o in self.at])
+
+    @cached_property
+    def tree(self) -> MergeTree:
+        """In which order groups merge as lambda grows."""
+        return merge_tree(self.lam, list(self.labels))
+
+
+def path(
+    fed: Federation,
+    network: Network,
+    p: float = 2,
+    *,
+    layout: Layout,
+    unit: Floats | None = None,
+    prior: Prior | None = None,
+    centred: Floats | None = None,
+    lam: npt.ArrayLike | None = None,
+    steps: int = STEPS,
+    span: float = SPAN,
+    loss: Callable[[Floats], float] | None = None,
+    kkt: float = 1e-6,
+) -> Path:
+    """Minimise F along lambda, each time from the last minimiser; infinity comes first.
+
+    ``lam`` (K,) are finite and positive, in any order; by default ``steps`` of them, in equal ratios, from where the
+    clients of every component are sure to be one (``optimum.lambda_max``) down to ``span`` times that. ``loss(theta (n,
+    d))`` is that of rows that were held out, theta in the units given. A CoterieError for lambdas, steps or a span that
+    cannot be.
+    """
+    how: dict[str, Any] = {"layout": layout, "unit": unit, "prior": prior, "centred": centred, "kkt": kkt}
+    last = optimum(fed, network, np.inf, p, **how)
+    unit = np.ones(layout.d) if unit is None else unit
+    if lam is None:
+        top = lambda_max(NetworkObjective(fed, network, 0.0, float(p), layout, unit, prior), last.x, last.Z)
+        values = grid(top, steps, span)
+    else:
+        values = np.sort(np.atleast_1d(np.asarray(lam, dtype=np.float64)))[::-1]
+    optima, losses = [last], [np.nan if loss is None else loss(last.theta)]
+    for value in values:
+        last = optimum(fed, network, float(value), p, start=last, **how)
+        optima.append(last)
+        losses.append(np.nan if loss is None else loss(last.theta))
+    return Path(np.concatenate([[np.inf], values]), optima, np.array(losses))
+
+
+def grid(top: float, steps: int = STEPS, span: float = SPAN) -> Floats:
+    """Lambdas in equal ratios from ``top`` to ``span`` times that; none where top is 0."""
+    return top * np.geomspace(1.0, span, steps) if top > 0.0 else np.empty(0)

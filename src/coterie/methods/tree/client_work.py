@@ -17,7 +17,7 @@ from coterie.numerics.arrays import Bools, Floats, Ints, full
 from coterie.objectives.constants import expand_glm
 from coterie.objectives.mean_loss import OVERFLOW, encode_loss, overflowed
 from coterie.objectives.quadrature import integrals
-from coterie.relations.uncertainty import with_added
+from coterie.relations.covariance import with_added
 
 Reply = dict[str, Any]
 

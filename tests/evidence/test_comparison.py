@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import polygamma
 
-from coterie.evidence.intervals import _trigamma_inverse, interval, losing, over_clients, statistic
+from coterie.evidence.comparison import _trigamma_inverse, interval, losing, over_clients, statistic
 from coterie.evidence.table_comparison import TableComparison, paths
 from coterie.families import BINOMIAL, GAUSSIAN
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from coterie.engines import InProcess
-from coterie.methods.networks.lambda_path import path
 from coterie.methods.networks.objective import NetworkObjective
-from coterie.methods.networks.optimum import flow, lambda_max, optimum
+from coterie.methods.networks.optimum import flow, lambda_max, optimum, path
 from coterie.relations.clustering import adjusted_rand_index, merge_tree
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
