@@ -46,7 +46,7 @@ BAD = [
     ({"data": {"partition": "iid", "column": "site"}}, names("column [data] partition = 'by_column' or 'given'")),
     ({"data": {"angles": [0, 90]}}, names("angles [data] partition = 'rotated'")),
     ({"data": {"partition": "by_column", "clients": 4}}, names("clients [data] partition 'iid' 'rotated'")),
-    ({"data": {"given_split": "fold", "test": 0.2}}, names("given_split test rows one")),
+    ({"data": {"given_split": "fold", "test": 0.2}}, names("given_split test one")),
     ({"data": {"validation": 0.2}}, names("validation [data] settings patience list")),
     ({"model": {"path": "mlp", "greater_is_better": True}}, names("greater_is_better [model] score")),
     ({"method": {"name": "local", "personal": ["a"]}}, "has no hyper-parameter 'personal'"),

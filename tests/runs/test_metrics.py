@@ -51,6 +51,8 @@ def by_scikit_learn(name, y, z, w):
             return micro
         case "balanced_accuracy":
             return sk.recall_score(y, found, average="macro", labels=np.unique(y), sample_weight=w)
+        case "f1":
+            return sk.f1_score(y, found, sample_weight=w, zero_division=0.0) if y.any() else np.nan
         case "f1_macro":
             return sk.f1_score(y, found, average="macro", sample_weight=w)
         case "log_loss":
@@ -70,7 +72,10 @@ def by_scikit_learn(name, y, z, w):
 
 
 CASES = [
-    (name, K) for name, metric in METRICS.items() for K in ((1, 2, 5) if metric.classes else (0,)) if name != "dice"
+    (name, K)
+    for name, metric in METRICS.items()
+    for K in ((1, 2, 5) if metric.classes else (0,))
+    if name != "dice" and (name, K) != ("f1", 5)
 ]
 
 
@@ -103,6 +108,50 @@ def test_several_outputs_of_a_row():
     assert statistic(found["dice"].over, found["dice"].under)[0] == pytest.approx(dice)
     area = sk.roc_auc_score(masks.ravel(), logits.ravel())
     assert statistic(found["auc"].over, found["auc"].under)[0] == pytest.approx(area)
+
+
+@pytest.mark.parametrize("name", ["auc", "f1", "balanced_accuracy", "f1_macro", "accuracy", "r2", "mae"])
+def test_metrics_of_several_targets_are_the_mean_of_those_of_each(name):
+    rng = np.random.default_rng(1)
+    kind, w = (np.int64 if METRICS[name].classes else float), rng.integers(1, 4, N).astype(float)
+    y, z = rng.normal(size=(2, N, 3))
+    y = (y > 0).astype(kind) if METRICS[name].classes else y
+    by_name = np.empty(N, dtype=[("a", kind), ("b", kind), ("c", kind)])
+    for j, target in enumerate("abc"):
+        by_name[target] = y[:, j]
+    all_, none = np.ones(M, dtype=bool), np.zeros(M, dtype=bool)
+    each = [by_scikit_learn(name, y[:, j], z[:, j], w) for j in range(3)]
+    clients = [
+        [by_scikit_learn(name, y[i == OWNER, j], z[i == OWNER, j], w[i == OWNER]) for j in range(3)] for i in range(M)
+    ]
+    for outcomes, of_one in ((y, "1"), (by_name, "b")):
+        found = measure([name, f"{name}:{of_one}"], Answers(outcomes, z, w, OWNER, M), all_, none)
+        assert statistic(*(getattr(found[name], part) for part in ("over", "under")))[0] == pytest.approx(np.mean(each))
+        assert statistic(found[f"{name}:{of_one}"].over, found[f"{name}:{of_one}"].under)[0] == pytest.approx(each[1])
+        np.testing.assert_allclose(found[f"{name}:{of_one}"].clients, np.array(clients)[:, 1], atol=1e-12)
+        some = ~np.isnan(clients).all(axis=1)
+        np.testing.assert_allclose(found[name].clients[some], np.nanmean(np.array(clients)[some], axis=1), atol=1e-12)
+    if name == "accuracy":  # what a call says of a target that is not there
+        with pytest.raises(CoterieError, match="target 'd', which outcomes have not. There are a, b, c"):
+            need_outcomes(["accuracy:d"], "mine:loss", by_name)
+    with pytest.raises(CoterieError, match="one number for each"):
+        measure([name], Answers(by_name, z[:, :2], w, OWNER, M), all_, none)
+
+
+def test_the_positive_class_of_f1_is_the_one_that_is_named(tmp_path):
+    of = answers(1)
+    found = measure(["f1"], replace(of, positive=0), np.ones(M, dtype=bool), np.zeros(M, dtype=bool))["f1"]
+    whole = sk.f1_score(of.y, of.outputs > 0, pos_label=0, sample_weight=of.weight)
+    assert statistic(found.over, found.under)[0] == pytest.approx(whole)
+    result = fitted(rare(tmp_path, model={"metrics": ["f1"]}, run={"rounds": 1}), ["local"])
+    assert any("F1 takes 1 for the positive class" in note for note in result.notes)
+    assert np.isnan(result.clients["f1"]).tolist() == [True, True] + [False] * 6
+    for more, says in (
+        ({"metrics": ["f1"], "positive": 2}, "positive must be a class"),
+        ({"metrics": ["auc"], "positive": 0}, "positive is of the metric f1"),
+    ):
+        with pytest.raises(CoterieError, match=says):
+            fitted(rare(tmp_path, model=more), ["local"])
 
 
 @pytest.mark.parametrize("K", [1, 5])
@@ -200,7 +249,13 @@ def test_a_chosen_accuracy_judges_however_rare_a_class_is(tmp_path):
         (["auc"], "mse", [0, 1], "auc needs outcomes that are classes"),
         (["auc"], "mine:focal", [0.5, 1.0], "auc needs outcomes that are classes"),
         (["dice"], "bce", [0.0, 1.0], "dice needs outcomes that are masks"),
-        (["mae"], "mine:two", np.zeros(2, dtype=[("a", "f4"), ("b", "i8")]), "mae needs outcomes that are one array"),
+        (
+            ["mae"],
+            "mine:two",
+            np.zeros(2, dtype=[("a", "f4"), ("b", object)]),
+            r"mae needs outcomes .*numbers of one shape",
+        ),
+        (["f1"], "cross_entropy", [0, 2], "f1 is of two classes, and outcomes have 3: take f1_macro"),
     ],
 )
 def test_metrics_that_outcomes_do_not_have(metrics, loss, y, says):

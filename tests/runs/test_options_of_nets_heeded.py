@@ -35,7 +35,7 @@ TAKEN = {
 """Values of hyper-parameters; of what is not here, another than the default."""
 MODEL = {"clip": 0.01, "momentum": 0.5, "ridge": 0.3, "dtype": "float64", "buffers": "averaged", "loss": "own"}
 MODEL |= {"optimizer": "Adam", "optimizer_args": {"weight_decay": 0.4}, "batches": "shuffled"}
-MODEL |= {"metrics": ["auc"]}
+MODEL |= {"metrics": ["auc"], "positive": 0}
 MODEL |= {"score": "own", "greater_is_better": True, "inputs": ["x"], "target": "y", "heads": {"0": {"norm": True}}}
 FREE = {"strict", "device", "path", "args", "batched", "at_once"}
 """What rightly changes nothing where nothing is broken or on one device, or says what the model is or how it runs."""

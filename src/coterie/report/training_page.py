@@ -98,7 +98,9 @@ def named(what: str) -> str:
     """A score as it is written."""
     if what not in METRICS:
         return what
-    return what.upper() if len(what) < 4 else what.replace("_", " ").replace("f1", "F1")
+    name, _, target = what.partition(":")
+    name = name.upper() if len(name) < 4 else name.replace("_", " ").replace("f1", "F1")
+    return f"{name} of {target}" if target else name
 
 
 def meanings(result: TrainingComparison) -> list[str]:
@@ -118,7 +120,7 @@ def meanings(result: TrainingComparison) -> list[str]:
 
 def percent(what: str) -> bool:
     """Whether something is a share of outcomes, whose names no score of the user's own has."""
-    return what in ("accuracy", BALANCED)
+    return what.partition(":")[0] in ("accuracy", BALANCED)
 
 
 def _shown(result: TrainingComparison, what: str = "") -> Callable[[float], str]:
@@ -201,6 +203,8 @@ def notes(result: TrainingComparison) -> list[str]:
         out.append(f"Not compared, since [privacy] does not let them train: {joined(without)}.")
     if config.method == AUTO and not config.compare and len(result.runs) > 1:
         out.append("A few methods of each relation that is given were tried: methods='all' (--methods all) tries all.")
+    if (positive := config.model["positive"]) is not None:
+        out.append(f"F1 takes {positive} for the positive class: option positive names another.")
     for runs in result.runs.values():
         out += [f"Seed {run.seed}: {run.trouble}" for run in runs if run.trouble]
         out += [f"{run.method}: {run.privacy['statement']}" for run in runs if run.privacy]

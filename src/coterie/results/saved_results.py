@@ -286,7 +286,7 @@ def _run(entry: Mapping[str, Any], shelf: Shelf) -> Trained:
     """A run, without its models; a ValueError where its scores are not those of its clients."""
     run = Trained(theta=None, **unpacked(Trained, entry, shelf, _PARTS, without="theta"))
     m, scores = len(run.labels), run.scores
-    if not len(scores.loss) == len(scores.weight) == m or not scores.metrics.keys() <= METRICS.keys():
+    if not len(scores.loss) == len(scores.weight) == m or not all(name in METRICS for name in scores.metrics):
         raise ValueError
     for one in scores.metrics.values():
         if not (one.clients.shape == (m,) and one.over.shape == one.under.shape and one.over[:, :0].shape == (m, 0)):

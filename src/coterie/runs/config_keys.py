@@ -10,7 +10,7 @@ from coterie.errors import CoterieError
 from coterie.objectives.step_rules import HALF, Optimizer
 from coterie.options import Checked, Option, declared, of, shown, unheeded
 from coterie.runs.in_memory import code
-from coterie.runs.metrics import names
+from coterie.runs.metrics import chosen_names, names
 
 MOST = 10_000
 """Seeds at most."""
@@ -36,13 +36,6 @@ def text(value: Any) -> str:
     if isinstance(value, str):
         return value
     raise ValueError("no text")
-
-
-def distinct(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Texts that are not twice the same."""
-    if len(set(values)) < len(values):
-        raise ValueError("twice the same")
-    return values
 
 
 def optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -146,8 +139,17 @@ class Torch(Checked):
     score: Annotated[Any, Option("What is compared: package.module:function.", what=_CODE, read=optional(code))] = None
     greater_is_better: Annotated[bool | None, Option("Of a score of one's own.", beside=("score", ()))] = None
     metrics: Annotated[
-        tuple[str, ...], Option("What held-out rows are measured by; the first judges.", choices=names, read=distinct)
+        tuple[str, ...],
+        Option(
+            "What held-out rows are measured by; the first judges. Of one of several targets as auc:ill.",
+            what=f"a list of {', '.join(names())}",
+            read=chosen_names,
+        ),
     ] = ()
+    positive: Annotated[
+        str | int | None,
+        Option("Of the metric f1: the positive class of two, by default the larger.", beside=("metrics", ())),
+    ] = None
     dtype: Annotated[Literal["float32", "float64", "bfloat16"], Option("Of the parameters.", remedy=HALF)] = "float32"
     device: Annotated[str, Option("Where it is trained: cpu, cuda, cuda:1.")] = "cpu"
     buffers: Annotated[Literal["personal", "averaged", "refused"], Option("What happens to statistics.")] = "personal"

@@ -7,8 +7,9 @@ each against scikit-learn's function, client by client and over all rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import UserDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +19,7 @@ from coterie.errors import CoterieError
 from coterie.numerics.arrays import Bools, Floats, Ints
 
 LOSS = "loss"
-BALANCED = "balanced_accuracy"
+BALANCED, F1 = "balanced_accuracy", "f1"
 ALIKE = 1e-26
 """Squared distances from the mean, relative to squares, below which outcomes differ by rounding alone."""
 
@@ -46,8 +47,9 @@ class Answers:
     weight: Floats  # (n,)
     owner: Ints  # (n,)
     m: int  # clients
+    positive: int = 1  # of two classes, the one that F1 is of
 
-    def sums(self, values: Any, owner: Ints | None = None) -> Floats:
+    def sums(self, values: Any) -> Floats:
         """Weighted sums (m, K) over the rows of each client, of values (n, K) or (n,)."""
         from scipy.sparse import csr_array
 
@@ -69,7 +71,12 @@ class Answers:
                 f"outcomes up to {classes.max(initial=0)}: take metrics of numbers, such as mae, or another model."
             )
         each = classes.size // max(len(y), 1)
-        return Answers(classes, outputs, np.repeat(self.weight, each), np.repeat(self.owner, each), self.m)
+        weight, owner = np.repeat(self.weight, each), np.repeat(self.owner, each)
+        return replace(self, y=classes, outputs=outputs, weight=weight, owner=owner)
+
+    def of_target(self, j: int, y: Any) -> Answers:
+        """The same of the target in column j of outputs alone."""
+        return replace(self, y=y, outputs=self.outputs.reshape(len(y), -1)[:, j])
 
     @cached_property
     def log_p(self) -> Floats:
@@ -135,6 +142,17 @@ def f1_macro(of: Answers) -> Measured:
     places = of.places
     hits = places.counts(places.y, places.found == places.y)
     return of_sums(2.0 * hits, places.counts(places.y) + places.counts(places.found))
+
+
+def f1(of: Answers) -> Measured:
+    """F1 of the positive one of two classes, for clients that have an outcome of it."""
+    places = of.places
+    if places.outputs.ndim > 1 and places.outputs.shape[1] > 2:
+        raise CoterieError("The metric f1 is of two classes, and the model tells more: take f1_macro.")
+    true, found = places.y == of.positive, places.found == of.positive
+    hits, outcomes, said = (places.sums(which) for which in (true & found, true, found))
+    own = of_sums(2.0 * hits, outcomes + said)
+    return replace(own, clients=np.where(outcomes[:, 0] > 0.0, own.clients, np.nan))
 
 
 def log_loss(of: Answers) -> Measured:
@@ -235,28 +253,41 @@ class Metric:
     without: str = ""  # the rows of a client that has none
 
 
-METRICS: Mapping[str, Metric] = {
-    "accuracy": Metric(accuracy, "share of outcomes classified rightly"),
-    BALANCED: Metric(balanced_accuracy, "mean over classes of the share classified rightly"),
-    "auc": Metric(
-        auc,
-        "area under the ROC curve, of several classes the mean of each against the rest",
-        without="of one class only",
-    ),
-    "f1_macro": Metric(f1_macro, "mean over classes of F1"),
-    "f1_micro": Metric(accuracy, "F1 of all outcomes together, which is accuracy"),
-    "log_loss": Metric(log_loss, "mean of -log p of the outcome, in nats", high=np.inf, greater=False),
-    "dice": Metric(dice, "mean over rows of the Dice coefficient of the mask"),
-    "r2": Metric(
-        r2,
-        "share of the outcomes' variance that is explained",
-        low=-np.inf,
-        classes=False,
-        without="whose outcomes are all alike",
-    ),
-    "mae": Metric(mae, "mean absolute error, in the outcome's unit", 0.0, np.inf, False, False),
-    "mse": Metric(mse, "mean squared error, in the outcome's unit squared", 0.0, np.inf, False, False),
-}
+class _Metrics(UserDict[str, Metric]):
+    """Metrics by name; "auc:ill", of one of several targets, is found as "auc"."""
+
+    def __contains__(self, name: object) -> bool:
+        return str(name).partition(":")[0] in self.data
+
+    def __getitem__(self, name: str) -> Metric:
+        return self.data[name.partition(":")[0]]
+
+
+METRICS = _Metrics(
+    {
+        "accuracy": Metric(accuracy, "share of outcomes classified rightly"),
+        BALANCED: Metric(balanced_accuracy, "mean over classes of the share classified rightly"),
+        "auc": Metric(
+            auc,
+            "area under the ROC curve, of several classes the mean of each against the rest",
+            without="of one class only",
+        ),
+        F1: Metric(f1, "F1 of the positive class", without="of which none is of the positive class"),
+        "f1_macro": Metric(f1_macro, "mean over classes of F1"),
+        "f1_micro": Metric(accuracy, "F1 of all outcomes together, which is accuracy"),
+        "log_loss": Metric(log_loss, "mean of -log p of the outcome, in nats", high=np.inf, greater=False),
+        "dice": Metric(dice, "mean over rows of the Dice coefficient of the mask"),
+        "r2": Metric(
+            r2,
+            "share of the outcomes' variance that is explained",
+            low=-np.inf,
+            classes=False,
+            without="whose outcomes are all alike",
+        ),
+        "mae": Metric(mae, "mean absolute error, in the outcome's unit", 0.0, np.inf, False, False),
+        "mse": Metric(mse, "mean squared error, in the outcome's unit squared", 0.0, np.inf, False, False),
+    }
+)
 """By name. "loss" stands beside them in a configuration: what is trained by."""
 
 
@@ -265,15 +296,53 @@ def names() -> list[str]:
     return [*METRICS, LOSS]
 
 
+def chosen_names(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Metrics, of one of several targets as "auc:ill"; a ValueError for what is none, or is there twice."""
+    if len({*values}) < len(values) or any(name != LOSS and name not in METRICS for name in values):
+        raise ValueError("no metric, or twice the same")
+    return values
+
+
+def targets_of(y: Any, outputs: Any = None) -> dict[str, Any]:
+    """Several targets of a row by name, or by place from 0; none where outcomes are of one kind.
+
+    An array (n, D) is of D targets where the model gives as many ``outputs``, and of places in a row where it tells
+    classes of each.
+    """
+    y = np.asarray(y)
+    if y.dtype.names:
+        return {name: y[name] for name in y.dtype.names}
+    apart = y.ndim == 2 and y.shape[1] > 1 and (outputs is None or np.shape(outputs) == y.shape)
+    return {str(j): y[:, j] for j in range(y.shape[1])} if apart else {}
+
+
+def measured(name: str, of: Answers) -> Measured:
+    """A metric of the target that its name has, or the mean over targets; of rows where they are of one target."""
+    make, target = METRICS[name].make, name.partition(":")[2]
+    targets = targets_of(of.y, of.outputs)
+    if not targets or (make is dice and not target):
+        return make(of)
+    if of.outputs.shape[1:] != (len(targets),):
+        raise CoterieError(
+            f"The model gives outputs of shape {of.outputs.shape[1:]} for a row with {len(targets)} targets: metrics "
+            "need one number for each, in their order."
+        )
+    each = [make(of.of_target(j, y)) for j, (own, y) in enumerate(targets.items()) if target in ("", own)]
+    own = np.stack([one.clients for one in each])
+    count = np.isfinite(own).sum(axis=0)
+    clients = np.where(count > 0, np.nansum(own, axis=0) / np.maximum(count, 1), np.nan)
+    return Measured(clients, np.hstack([one.over for one in each]), np.hstack([one.under for one in each]))
+
+
 def measure(chosen: Sequence[str], of: Answers, judged: Bools, lost: Bools) -> dict[str, Measured]:
     """Metrics of the clients that are ``judged`` (m,); NaN for those ``lost`` (m,), whose models are not finite."""
     broken = ~np.isfinite(of.outputs).reshape(len(of.weight), -1 if len(of.weight) else 1).all(axis=1)
     lost = lost | (judged & (np.bincount(of.owner, broken, of.m) > 0.0))
     keep = (judged & ~lost)[of.owner] & (of.weight > 0.0)
-    some = Answers(of.y[keep], of.outputs[keep], of.weight[keep], of.owner[keep], of.m)
+    some = replace(of, y=of.y[keep], outputs=of.outputs[keep], weight=of.weight[keep], owner=of.owner[keep])
     out, none = {}, lost[:, None]
     for name in chosen:
-        found = METRICS[name].make(some)
+        found = measured(name, some)
         over, under = np.where(none, np.nan, found.over), np.where(none, 1.0, found.under)
         out[name] = Measured(np.where(lost, np.nan, found.clients), over, under)
     return out
@@ -284,27 +353,38 @@ def need_outcomes(chosen: Sequence[str], loss: str, y: Any) -> None:
 
     ``loss`` is "cross_entropy", "bce", "mse", or a function of the user's own, which may be of either kind.
     """
-    outcomes, named = np.asarray(y), [name for name in chosen if name != LOSS]
-    if named and outcomes.dtype.kind not in "biuf":
-        raise CoterieError(
-            f"The metric {named[0]} needs outcomes that are one array of numbers, and these are several targets or "
-            "series: leave metrics out, or say score, a function of outputs and targets."
-        )
+    for name in (name for name in chosen if name != LOSS):
+        target, targets = name.partition(":")[2], targets_of(y)
+        if target and target not in targets:
+            known = f" There are {', '.join(targets)}." if targets else ""
+            raise CoterieError(f"The metric {name} is of a target '{target}', which outcomes have not.{known}")
+        for own, part in targets.items() if targets else [("", np.asarray(y))]:
+            if target in ("", own):
+                _need_outcomes(name, loss, part, f" of target {own}" * bool(targets))
+
+
+def _need_outcomes(name: str, loss: str, outcomes: Any, whose: str) -> None:
+    """The same of one metric and the outcomes of one target."""
+    metric, base = METRICS[name], name.partition(":")[0]
+    fitting = ", ".join(other for other, one in METRICS.items() if one.classes != metric.classes)
+    if outcomes.dtype.kind not in "biuf":
+        raise CoterieError(f"The metric {name} needs outcomes{whose} that are numbers of one shape: leave it out.")
     with np.errstate(invalid="ignore"):
         good = outcomes[np.isfinite(outcomes)] if outcomes.dtype.kind == "f" else outcomes
-        whole = outcomes.dtype.kind in "biuf" and bool(np.all((good >= 0) & (good == np.floor(good))))
-    for name in named:
-        of_classes = METRICS[name].classes
-        fitting = [other for other, metric in METRICS.items() if metric.classes != of_classes]
-        if of_classes and (loss == "mse" or not whole):
-            raise CoterieError(
-                f"The metric {name} needs outcomes that are classes, whole numbers from 0, and a loss of classes such "
-                f"as cross_entropy: take {', '.join(fitting)}, or give such outcomes."
-            )
-        if not of_classes and loss in ("cross_entropy", "bce"):
-            raise CoterieError(
-                f"The metric {name} is of numbers, and the loss {loss} takes outputs for scores of classes: take "
-                f"{', '.join(fitting)}, or another loss, such as mse."
-            )
-        if name == "dice" and outcomes.ndim < 2:
-            raise CoterieError("The metric dice needs outcomes that are masks: take f1_macro for classes of rows.")
+        whole = bool(np.all((good >= 0) & (good == np.floor(good))))
+    if metric.classes and (loss == "mse" or not whole):
+        raise CoterieError(
+            f"The metric {name} needs outcomes{whose} that are classes, whole numbers from 0, and a loss of classes "
+            f"such as cross_entropy: take {fitting}, or give such outcomes."
+        )
+    if not metric.classes and loss in ("cross_entropy", "bce"):
+        raise CoterieError(
+            f"The metric {name} is of numbers, and the loss {loss} takes outputs for scores of classes: take "
+            f"{fitting}, or another loss, such as mse."
+        )
+    if base == "dice" and (outcomes.ndim < 2 and not whose):
+        raise CoterieError("The metric dice needs outcomes that are masks: take f1_macro for classes of rows.")
+    if base == F1 and good.max(initial=0) > 1:
+        raise CoterieError(
+            f"The metric f1 is of two classes, and outcomes{whose} have {int(good.max()) + 1}: take f1_macro."
+        )

@@ -34,8 +34,8 @@ _MOST = 100_000_000
 """Most numbers of a client's softmax model."""
 _ARGS = 100
 """Most arguments of a saved model, and entries of one of them."""
-_SOFTMAX = ("path", "ridge", "metrics", "greater_is_better", "target", "inputs")
-"""Keys of [model] that softmax heeds; the last says nothing without a score of one's own, whatever the model."""
+_SOFTMAX = ("path", "ridge", "metrics", "positive", "greater_is_better", "target", "inputs")
+"""Keys of [model] that softmax heeds; greater_is_better is of a score of one's own."""
 _STEPS = ("clip", "momentum", "optimizer", "optimizer_args", "batches", "at_once")
 SCORED = ("cross_entropy", "bce")
 """Losses whose outcomes are classes, so that there is an accuracy."""

@@ -52,11 +52,19 @@ class Scores:
 
     @classmethod
     def of(
-        cls, held: Any, theta: Any, rule: Rule, metrics: Sequence[str] = (), y: Any = None, main: Ints | None = None
+        cls,
+        held: Any,
+        theta: Any,
+        rule: Rule,
+        metrics: Sequence[str] = (),
+        y: Any = None,
+        main: Ints | None = None,
+        positive: int = 1,
     ) -> Scores:
         """Of models theta (m, d) on an objective of held-out rows; of the ``main`` clients alone where they are named.
 
-        ``metrics`` need the outcomes y (n, ...) of their rows, client after client.
+        ``metrics`` need the outcomes y (n, ...) of their rows, client after client, and F1 which of two classes counts
+        as ``positive``.
         """
         weight = np.where(has_finite_gradient(held), sizes(held), 0.0)
         if main is not None:
@@ -70,7 +78,8 @@ class Scores:
             loss = np.where(weight > 0.0, np.asarray(_each(held, "value", theta), dtype=np.float64) / safe, np.nan)
             if asked := [name for name in metrics if name != LOSS]:
                 owner = np.repeat(np.arange(len(weight)), counts(held))
-                answers = Answers(y, np.asarray(_each(held, "outputs", theta)), held.row_weights(), owner, len(weight))
+                outputs, w = np.asarray(_each(held, "outputs", theta)), held.row_weights()
+                answers = Answers(y, outputs, w, owner, len(weight), positive)
                 found = measure(asked, answers, judged, (weight > 0.0) & ~judged)
             score = found[rule.score].clients if rule.score in found else None
             if rule.score and score is None:

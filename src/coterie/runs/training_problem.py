@@ -24,7 +24,7 @@ from coterie.objectives.parameters import has_finite_gradient
 from coterie.objectives.row_kernels import owned_rows
 from coterie.runs.config import Config
 from coterie.runs.federated_data import Federated, federated
-from coterie.runs.metrics import BALANCED, LOSS, METRICS, need_outcomes
+from coterie.runs.metrics import BALANCED, F1, LOSS, METRICS, need_outcomes
 from coterie.runs.model_objective import objective_of, outcome_classes, with_head
 from coterie.runs.scores import RARE, Rule, Scores
 
@@ -47,7 +47,12 @@ class TrainingProblem:
     def of(cls, config: Config, seed: int) -> TrainingProblem:
         """The rows of a seed, and the configuration with what they decide of it."""
         data = federated(config, seed)
-        return cls(replace(config, data=config.data | data.said), seed, data)
+        model = config.model
+        if F1 in [name.partition(":")[0] for name in model["metrics"]]:
+            model = model | {"positive": _positive(model["positive"], data.class_names or (0, 1))}
+        elif model["positive"] is not None:
+            raise CoterieError("positive is of the metric f1: name that among metrics, or leave positive out.")
+        return cls(replace(config, data=config.data | data.said, model=model), seed, data)
 
     def inside(self) -> TrainingProblem:
         """The same with the training rows alone, some of them held out to choose by."""
@@ -187,7 +192,16 @@ class TrainingProblem:
         part, rule = self.data.test, self.rule
         metrics = self.config.model["metrics"] or ((BALANCED,) if last and rule.common >= RARE else ())
         y = part.y[owned_rows(part.starts, part.stops)[1]] if metrics else None
-        return Scores.of(self.held, theta, rule, metrics, y, self.main)
+        named = self.config.model["positive"]
+        positive = 1 if named is None else (self.data.class_names or (0, 1)).index(named)
+        return Scores.of(self.held, theta, rule, metrics, y, self.main, positive)
+
+
+def _positive(said: str | int | None, classes: tuple[str | int, ...]) -> str | int:
+    """Which class the metric F1 is of, by default the larger of two; a CoterieError for one that there is not."""
+    if said is not None and (said not in classes or said is True):
+        raise CoterieError(f"positive must be a class of the outcomes, {listed(map(str, classes))}, not {said!r}.")
+    return classes[-1] if said is None else said
 
 
 def at_home(method: Method) -> bool:
