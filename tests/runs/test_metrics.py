@@ -132,7 +132,7 @@ def test_metrics_of_several_targets_are_the_mean_of_those_of_each(name):
         some = ~np.isnan(clients).all(axis=1)
         np.testing.assert_allclose(found[name].clients[some], np.nanmean(np.array(clients)[some], axis=1), atol=1e-12)
     if name == "accuracy":  # what a call says of a target that is not there
-        with pytest.raises(CoterieError, match="target 'd', which outcomes have not. There are a, b, c"):
+        with pytest.raises(CoterieError, match=r"target 'd', which outcomes have not. There are a, b, c"):
             need_outcomes(["accuracy:d"], "mine:loss", by_name)
     with pytest.raises(CoterieError, match="one number for each"):
         measure([name], Answers(by_name, z[:, :2], w, OWNER, M), all_, none)
