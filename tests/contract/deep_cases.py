@@ -25,11 +25,13 @@ from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedbn import FedBN
 from coterie.methods.fedper import FedPer
+from coterie.methods.fedproto import FedProto
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrep import FedRep
 from coterie.methods.fedrod import FedROD
 from coterie.methods.ifca import IFCA
 from coterie.methods.l2gd import L2GD
+from coterie.methods.moon import MOON
 from coterie.methods.pfedme import PFedMe
 from coterie.methods.scaffold import Scaffold
 from coterie.methods.similarity_network import SimilarityNetwork
@@ -85,6 +87,8 @@ AT_HOME = [
     at_home("fedper", FedPer(personal=("head*",), **ROWS)),
     at_home("fedrep", FedRep(H=2, personal=("head*",), **ROWS)),
     at_home("fedrod", FedROD(**ROWS)),
+    at_home("moon", MOON(E=2, **ROWS)),
+    at_home("fedproto", FedProto(lam=1.0, **ROWS)),
     at_home("fedbn", FedBN(**ROWS), normalised=True),
 ]
 

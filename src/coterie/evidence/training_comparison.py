@@ -62,10 +62,9 @@ def usable(problem: TrainingProblem, name: str) -> bool:
     method, config = trained_method(name), problem.config
     layout = any(config.layout.values()) or method.layout in config.given(name) or not method.splits
     layers = not method.normalises or bool(parameters.normalising(problem.objective))
-    if head := config.given(name).get("head", getattr(method.method_class, "head", ())):  # of a net for classes
-        layers = config.model["loss"] == "cross_entropy" and bool(
-            matching(head, parameters.layer_sizes(problem.objective))
-        )
+    if head := config.given(name).get("head", getattr(method.method_class, "head", ())):
+        layers = bool(matching(head, parameters.layer_sizes(problem.objective)))
+        layers &= config.model["loss"] == "cross_entropy" or not hasattr(method.method_class, "bias")  # of classes
     known = problem.data.known or not method.groups
     known &= method.shapes or not config.model["heads"]
     return (

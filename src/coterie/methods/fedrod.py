@@ -25,8 +25,8 @@ from coterie.objectives.parameters import parameter_mask
 
 ABSENT = -1e4  # the logarithm of the share of a class without rows
 NO_HEAD = (
-    "FedROD needs a net for classes (cross-entropy) whose head is one linear layer with a bias: name both in head, and "
-    "the bias in bias."
+    " needs a net for classes (cross-entropy) whose head is one linear layer with a bias: name both in head, and the "
+    "bias in bias."
 )
 
 
@@ -44,7 +44,7 @@ def class_shares(site: Site, theta: Floats, head: Bools, bias: Bools) -> Floats:
         g = gradient(o, start, Draws.of_all(len(site)))
     shares = 1.0 / max(bias.sum(), 1) - g[:, bias].astype(np.float64)
     if not bias.any() or (np.abs(shares.sum(axis=1) - 1.0) > 1e-4).any() or (shares < -1e-4).any():
-        raise CoterieError(NO_HEAD)
+        raise CoterieError("FedROD" + NO_HEAD)
     return np.asarray(np.where(shares > 1e-5, shares, 0.0))
 
 

@@ -21,8 +21,9 @@ _EACH = "each client's gradients by themselves"
 _COINS = "averages within clusters, whenever coins decide"
 _NETWORK: dict[str, Any] = {"takes": ("network", "rounds"), "convex": True}
 _ALONE: dict[str, Any] = {"personal": EVERYTHING}
-_ONE: dict[str, Any] = {"pool_rows": True, "fixed_options": {"C": 1.0, "personal": (), "up": "none", "down": "none"}}
-_WHOLE: dict[str, Any] = {"B": 0, "personal": (), "up": "none", "down": "none"}
+_SENT_AS: dict[str, Any] = {"personal": (), "up": "none", "down": "none"}
+_ONE: dict[str, Any] = {"pool_rows": True, "fixed_options": {"C": 1.0} | _SENT_AS}
+_WHOLE: dict[str, Any] = {"B": 0} | _SENT_AS
 _OPTIMIZER = ("optimizer", "optimizer_args")
 _SENT = dict.fromkeys(("clip", "momentum", *_OPTIMIZER), "sends gradients, and only steps of a client's own heed it")
 _ALL_ROWS = {"batches": "adds up gradients of all rows, or of those that its sites draw"}
@@ -33,13 +34,19 @@ _OWN: dict[str, Any] = {"all_own": True}
 _TIED = _OWN | {"idle": _PLAIN}
 _STEPPED: dict[str, Any] = _OWN | _STEPWISE
 _APART: dict[str, Any] = {"fixed_options": {"shared": ()}}
-_NO_NORM = (
-    "Method 'fedbn' is about layers that normalise, and a formula has none: use 'fedper', with the columns that all "
-    "clients share."
-)
-_NO_CLASSES = "Method 'fedrod' adds up the class scores of two heads of a net, and a formula has none: use 'apfl'."
-_CLASSES: dict[str, Any] = _STEPPED | {"fits": "", "rounds": "", "not_for": {"table": _NO_CLASSES}}
-_NORMALISES: dict[str, Any] = {"normalises": True, "fits": "", "rounds": "", "not_for": {"table": _NO_NORM}}
+
+
+def _nets_only(name: str, what: str, near: str, **more: Any) -> dict[str, Any]:
+    """What a method says that is about something of a net; near it a table is fitted by another."""
+    why = f"Method '{name}' {what}, and a formula has none: use '{near}'."
+    return {"fits": "", "rounds": "", "not_for": {"table": why}, **more}
+
+
+_NORMALISES = _nets_only("fedbn", "is about layers that normalise", "fedper", normalises=True)
+_CLASSES = _nets_only("fedrod", "adds up the class scores of two heads of a net", "apfl", **_STEPPED)
+_FEATURES = _nets_only("moon", "contrasts the features that a net gives its head", "fedprox")
+_PROTOTYPES = _nets_only("fedproto", "shares the features that a net gives its head", "ditto", fixed_options=_SENT_AS)
+_PROTOTYPES |= _OWN | {"reveals": "mean features of clients' classes, which have no bound"}
 _MAIN: tuple[str, Relation] = ("collaboration", "main client")
 _KNOWN: tuple[str, Relation] = ("group_sgd:GroupSGD", "groups")
 _SEEN = {"reveals": "clients' updates by themselves, to find groups"}
@@ -133,6 +140,8 @@ _EVERY = (
     _trains("feddyn", "clients' steps corrected by what they changed", "feddyn:FedDyn", more=_SUMMED, alpha=0.1),
     _trains("fedala", "own models, mixed with the average number by number", "fedala:FedALA", more=_OWN),
     _trains("fedrod", "a balanced head for all, and own ones that add to it", "fedrod:FedROD", more=_CLASSES),
+    _trains("moon", "clients' features drawn to the average's", "moon:MOON", more=_FEATURES),
+    _trains("fedproto", "own models with common features of classes", "fedproto:FedProto", more=_PROTOTYPES, lam=1.0),
     _trains("ifca", "a model for each of k groups, chosen by loss", *_IFCA, k=4, tau=5),
     _trains("cfl", "groups split where their updates disagree", *_CFL, eps1=0.4, eps2=1.6),
     _trains("found-groups", "groups found by updates, then a model for each", *_FOUND, **_GROUPED),

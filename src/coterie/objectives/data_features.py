@@ -34,7 +34,7 @@ def comparable(objective: Any, w: Any = None, personal: Sequence[str] = ()) -> G
     X, y = (np.asarray(v[rows], dtype=np.float64) for v in (held.X, held.y))
     pixels = 1
     if w is not None and hasattr(objective, "architecture"):
-        X = objective.features(w, personal, rows)
+        X = objective.features(w, personal)
     elif len(X) and X.ndim > 3 and y[0].squeeze().shape == X.shape[2:]:
         X, pixels = np.moveaxis(X, 1, -1), X[0, 0].size
     X, y = (v.reshape(len(rows) * pixels, -1) for v in (X, y))

@@ -7,7 +7,7 @@ An objective is anything with ``gradient(theta)`` over a leading client axis (an
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,23 @@ class Draws:
 
 
 @dataclass(frozen=True)
+class FeatureTerm:
+    """What stands beside the loss of a row r: ``strength * counts_r`` times a term of its features z_r and of targets.
+
+    Features (h,) are what the first of the layers that ``head`` names is given; targets (c, h) have nothing to learn.
+    "contrast" is ``-log`` of the share of the first target by ``exp(cos(z_r, t) / tau)``, "distance" the mean of the
+    squares of ``z_r - t``. Nets have features, as no other objective has.
+    """
+
+    kind: Literal["contrast", "distance"]
+    head: tuple[str, ...]
+    strength: float
+    targets: Floats  # (rows, c, h) client after client
+    counts: Floats  # (rows,)
+    tau: float = 1.0
+
+
+@dataclass(frozen=True)
 class Walk:
     """Gradient steps on ``f_k(theta) + shift' theta + pull |theta - anchor|^2 / 2``, of mean losses f_k."""
 
@@ -50,6 +67,7 @@ class Walk:
     fresh: bool = True  # whether every step draws its rows; otherwise all look at those of the first
     plain: bool = False  # whether steps go along gradients, whatever optimiser the objective has
     decays: bool = True  # whether weight decay that a torch model has counts
+    beside: FeatureTerm | None = None  # of a net's rows, those of all m clients
 
     def of(self, rows: Ints) -> Walk:
         """Those of some clients."""

@@ -7,11 +7,13 @@ so that a coordinator can ask for names when sums say that there are any.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
 import numpy as np
 
 from coterie.codecs.compression import receive_models, send_change
+from coterie.errors import CoterieError
 from coterie.federation import Site, work
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints, neighbours
@@ -129,6 +131,15 @@ def train(
     site.count(gradients=int(steps.sum()))
     on = site.objective if objective is None else objective
     return walk(on, start, Walk(np.full(len(site), float(eta)), steps, draws, **beside))
+
+
+def features(site: Site, theta: Floats, head: Sequence[str]) -> Floats:
+    """Features (sum of counts, h) of all rows, which layers ``head`` are given under clients' models theta (m, d)."""
+    o = site.objective
+    parameter_mask(o, head)
+    if not hasattr(o, "features"):
+        raise CoterieError(f"Features of rows are those of one net for all clients, which {type(o).__name__} has not.")
+    return np.asarray(o.features(theta, head))
 
 
 def finite(*models: Floats) -> Any:

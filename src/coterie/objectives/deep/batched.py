@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,13 @@ from torch.func import functional_call, vmap
 from coterie.errors import RAISED
 from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import Architecture
+from coterie.objectives.deep.features import features_of, losses, watched
 from coterie.objectives.deep.keyed_draws import drawing
 from coterie.objectives.deep.local_steps import Stepper, Training, gradients, moving, padded
 from coterie.objectives.deep.module_snapshot import Snapshot
 from coterie.objectives.deep.rows import Rows
 from coterie.objectives.deep.several import called
-from coterie.objectives.gradient_steps import Walk
+from coterie.objectives.gradient_steps import FeatureTerm, Walk
 
 NUMBERS = 1 << 24  # about how many numbers of models and of rows are worked on at a time
 FEW = 5  # clients at least that train batched: fewer are as fast one after another, measured for an MLP and a CNN
@@ -113,12 +114,18 @@ class BatchedClients:
             outputs: Tensor = functional_call(self._local.module, named, (x,))
         return outputs.to(self.of.dtype) if self.of.half else outputs
 
-    def _loss(self, layers: dict[str, Tensor], fixed: dict[str, Tensor], x: Any, y: Tensor, scale: Tensor) -> Tensor:
-        return (self.of.loss(self._forward(layers, fixed, x), y) * scale).sum()
-
-    @cached_property
-    def _losses(self) -> Callable[..., Tensor]:
-        return vmap(self._loss, randomness="different" if self.of.keyed else "error")
+    def _loss(
+        self,
+        layers: dict[str, Tensor],
+        fixed: dict[str, Tensor],
+        x: Any,
+        y: Any,
+        scale: Tensor,
+        beside: FeatureTerm | None,
+    ) -> Tensor:
+        with watched(self.of, self._local.module.inner, beside.head if beside else ()) as taken:
+            outputs = self._forward(layers, fixed, x)
+        return (losses(self.of, outputs, x, y, taken, beside) * scale).sum()
 
     def _gradients(
         self, layers: dict[str, Tensor], fixed: dict[str, Tensor], by: Walk, now: Ints, batch: Batch
@@ -131,16 +138,18 @@ class BatchedClients:
         x, y, scale = batch(np.arange(k), now)
         moves = dict(zip(layers, moving(self.of, by, self.training), strict=True))
         here = {name: v[:k].detach().requires_grad_(moves[name]) for name, v in layers.items()}
+        each = vmap(partial(self._loss, beside=by.beside), randomness="different" if self.of.keyed else "error")
         with drawn, disable_saved_tensors_hooks("A batch has none."):
-            loss = self._losses(here, {name: v[:k] for name, v in fixed.items()}, x, y, scale).sum()
+            loss = each(here, {name: v[:k] for name, v in fixed.items()}, x, y, scale).sum()
         decay = self.training.ridge * scale.sum(1)
         return gradients(
             loss, list(here.values()), list(moves.values()), decay if self.training.ridge and by.decays else None
         )
 
-    @cached_property
-    def _outputs(self) -> Callable[..., Tensor]:
-        return vmap(self._forward)
+    def _seen(self, layers: dict[str, Tensor], fixed: dict[str, Tensor], x: Any, head: Sequence[str] = ()) -> Tensor:
+        with watched(self.of, self._local.module.inner, head) as taken:
+            outputs = self._forward(layers, fixed, x)
+        return features_of(self.of, taken, x, head) if head else outputs
 
     def _cut(self, theta: Tensor, training: bool = True) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Layers that have gradients, and buffers, as views of flat rows; what comes before any call of a model."""
@@ -177,12 +186,12 @@ class BatchedClients:
         return theta
 
     @torch.no_grad()
-    def outputs(self, theta: Tensor, x: Any) -> Tensor:
-        """What the models make of inputs (k, b, ...)."""
-        return self._outputs(*self._cut(theta, training=False), x)
+    def outputs(self, theta: Tensor, x: Any, head: Sequence[str] = ()) -> Tensor:
+        """What the models make of inputs (k, b, ...), or of them the features that layers ``head`` are given."""
+        return vmap(partial(self._seen, head=head))(*self._cut(theta, training=False), x)
 
     def per_row(
-        self, theta: Tensor, rows: Rows, starts: Ints, stops: Ints, what: What
+        self, theta: Tensor, rows: Rows, starts: Ints, stops: Ints, what: What, head: Sequence[str] = ()
     ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
         """Where in an answer for all rows, client after client, some stand, and what is said of them."""
         counts = stops - starts
@@ -190,7 +199,7 @@ class BatchedClients:
         for some in blocks(counts, self.of.d):
             index = padded(starts[some], stops[some])
             x, y = rows.gather(index)
-            outputs = self.outputs(theta[torch.from_numpy(some)], x)
+            outputs = self.outputs(theta[torch.from_numpy(some)], x, head)
             there = np.arange(index.shape[1]) < counts[some][:, None]
             at = first[some][:, None] + np.arange(index.shape[1])
             mask = torch.from_numpy(there).to(outputs.device)

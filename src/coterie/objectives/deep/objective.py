@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,13 @@ from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.client_models import is_one
 from coterie.objectives.deep.architecture import Architecture, Make
 from coterie.objectives.deep.batched import FEW, Batch, BatchedClients, What, blocks
+from coterie.objectives.deep.features import Beside
 from coterie.objectives.deep.frozen_base import Base
 from coterie.objectives.deep.local_steps import Shuffles, Training, batch
 from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
-from coterie.objectives.deep.sequential import LOOK, SequentialClients, explained
-from coterie.objectives.deep.several import called, losses_of
+from coterie.objectives.deep.sequential import SequentialClients, explained
+from coterie.objectives.deep.several import losses_of
 from coterie.objectives.deep.side_effects import batches, find_side_effects
 from coterie.objectives.deep.validate import moving_buffers, validate
 from coterie.objectives.gradient_steps import Draws, RowRanges, Walk
@@ -252,13 +252,16 @@ class Deep(RowRanges):
         if isinstance(self.rows, Tensors) and not self.rows.known:
             raise CoterieError("These rows have no targets, so that nothing can be trained on them: give y.")
 
-    def _batch(self, rows: Ints, keys: npt.NDArray[np.uint64], size: int, total: Floats) -> Any:
+    def _batch(self, rows: Ints, by: Walk, total: Floats) -> Any:
         """What the steps of the clients ``rows`` look at: ``batch(k first of them, step of each)``."""
-        starts, stops, keys, total = self.starts[rows], self.stops[rows], keys[rows], total[rows]
-
+        size, keys, total = by.draws.size, by.draws.keys[rows], total[rows]
+        starts, stops, beside = self.starts[rows], self.stops[rows], None
+        if by.beside is not None:
+            first = (np.cumsum(self.counts) - self.counts)[rows] - starts
+            beside = Beside(self.architecture, by.beside)
         epochs = Shuffles(stops - starts) if size and self.training.batches == "shuffled" else None
 
-        def drawn(some: Ints, step: Ints) -> tuple[Any, Tensor, Tensor]:
+        def drawn(some: Ints, step: Ints) -> tuple[Any, Any, Tensor]:
             ranges, within = (starts[some], stops[some]), None if epochs is None else (epochs, some)
             index, scale = batch(keys[some], step, size, *ranges, self.weights, total[some], within)
             x, y = self.rows.gather(index)
@@ -266,7 +269,8 @@ class Deep(RowRanges):
                 for values in (x, y):
                     if values.is_floating_point() and values.shape[:1] == (len(some),):
                         values[torch.from_numpy(empty)] = 0.0
-            return x, y, self.architecture.tensor(scale)
+            said = y if beside is None else beside.with_targets(y, index + first[some][:, None])
+            return x, said, self.architecture.tensor(scale)
 
         return drawn
 
@@ -304,16 +308,16 @@ class Deep(RowRanges):
         def batched(clients: BatchedClients) -> None:
             for block in blocks(size, self.dim):
                 some = block[np.argsort(-by.steps[block], kind="stable")]
-                rows = self._batch(some, draws.keys, draws.size, total)
+                rows = self._batch(some, by, total)
                 here = slice(None) if np.array_equal(some, every) else some  # of all, nothing is copied
                 out[here] = together(clients, out[here], by.of(some), rows)
 
         if self.batched is None or len(self) < FEW or not self.batched.done(batched):
             with explained(self.rows, doing, self.starts):
-                out = alone(self.sequential, given, by, self._batch(every, draws.keys, draws.size, total))
+                out = alone(self.sequential, given, by, self._batch(every, by, total))
         return np.asarray(out.cpu().numpy())
 
-    def _per_row(self, theta: npt.ArrayLike, what: What) -> Any:
+    def _per_row(self, theta: npt.ArrayLike, what: What, head: Sequence[str] = ()) -> Any:
         """What ``what`` says of every row, client after client (sum of counts, ...), without gradients.
 
         Where something draws random numbers in evaluation, or rows depend on the others of their batch, every client is
@@ -328,17 +332,18 @@ class Deep(RowRanges):
         found: list[tuple[Any, Any]] = []
 
         def together(batched: BatchedClients) -> None:
-            found[:] = batched.per_row(at, self.rows, self.starts, self.stops, what)
+            found[:] = batched.per_row(at, self.rows, self.starts, self.stops, what, head)
 
         def alone() -> None:
-            found[:] = self.sequential.per_row(at, self.rows, index, edges[[0, -1]] if one else edges, what)
+            which = edges[[0, -1]] if one else edges
+            found[:] = self.sequential.per_row(at, self.rows, index, which, what, head=head)
 
         many = None if one or of.random_in_evaluation else self.batched
         done = many is not None and many.done(together)
         if not done and (of.random_in_evaluation or not of.common.quiet(alone)):
             of.random_in_evaluation = True
             with self.sequential.workspace.generators.kept() as seed:
-                found[:] = self.sequential.per_row(at, self.rows, index, edges, what, seed)
+                found[:] = self.sequential.per_row(at, self.rows, index, edges, what, seed, head)
         out = np.empty((len(index), *found[0][1].shape[1:]), found[0][1].dtype)
         for where, values in found:
             out[where] = values
@@ -374,27 +379,17 @@ class Deep(RowRanges):
             raise CoterieError("This loss has no score that goes with it: give score=function(outputs, targets).")
         return weighted_means(self, self._per_row(theta, self.architecture.score))
 
-    def features(self, theta: Floats, personal: Sequence[str], rows: Ints) -> Floats:
-        """Features (n, h) of rows under the model theta (d,): what the first layer that ``personal`` names is given.
+    def features(self, theta: npt.ArrayLike, head: Sequence[str]) -> Floats:
+        """Features (sum of counts, h) of every row: what the first layer that ``head`` names is given.
 
         Of maps (n, channels, ...), which layers before it have made, the means over all places of each channel; inputs
         are flattened. A CoterieError where such a layer is not called as a module of its own.
         """
-        module, taken = self.architecture.filled(theta), list[Any]()
-        names = [name for name in self.names if any(fnmatchcase(name, pattern) for pattern in personal)]
-        for owner in {name.partition(".parametrizations.")[0].rpartition(".")[0] for name in names}:
-            module.get_submodule(owner).register_forward_pre_hook(lambda _, given: taken.extend(given[:1]))
-        out = []
-        for at in range(0, len(rows), LOOK):
-            X, _ = self.rows.gather(rows[at : at + LOOK])
-            taken.clear()
-            with torch.no_grad(), self.architecture.autocast():
-                called(module, X)
-            if not taken or not isinstance(taken[0], Tensor):
-                raise CoterieError(
-                    f"Layers {', '.join(names[:3])} are not called as modules of one input, so that clients cannot be "
-                    "compared by it: take the space model or data."
-                )
-            seen = taken[0].flatten(1) if taken[0] is X or taken[0].ndim < 3 else taken[0].flatten(2).mean(dim=2)
-            out.append(seen.to(torch.float64).cpu().numpy())
-        return np.concatenate(out) if out else np.zeros((0, 1))
+        found = np.asarray(self._per_row(theta, lambda seen, _: seen, tuple(head)), dtype=np.float64)
+        return found if found.ndim > 1 else np.zeros((0, 1))
+
+    def targets(self) -> npt.NDArray[Any]:
+        """Targets of every row, client after client (sum of counts, ...)."""
+        self._need_targets()
+        y = self.rows.gather(owned_rows(self.starts, self.stops)[1])[1]
+        return np.asarray(y.cpu().numpy())

@@ -19,13 +19,14 @@ from coterie.errors import RAISED, CoterieError
 from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import MOVING, Architecture, named, put
 from coterie.objectives.deep.batched import Batch, What
+from coterie.objectives.deep.features import features_of, losses, watched
 from coterie.objectives.deep.keyed_draws import drawing
 from coterie.objectives.deep.local_steps import Stepper, Training, gradients, moving
 from coterie.objectives.deep.module_snapshot import Snapshot
 from coterie.objectives.deep.random_generators import Generators, Seed
 from coterie.objectives.deep.rows import Rows
 from coterie.objectives.deep.several import called, doubled
-from coterie.objectives.gradient_steps import Walk
+from coterie.objectives.gradient_steps import FeatureTerm, Walk
 
 LOOK = 2048  # rows of one forward pass where no gradient is needed
 AHEAD = 1024  # rows that are looked up at once, of several steps
@@ -126,8 +127,9 @@ class ModuleWorkspace:
         ridge: float,
         drawn: AbstractContextManager[Any],
         moves: Sequence[bool] = (),
+        beside: FeatureTerm | None = None,
     ) -> list[Tensor]:
-        """The gradients (1, ...) of the layers for the loss of some rows.
+        """The gradients (1, ...) of the layers for the loss of some rows, and what is ``beside`` it.
 
         ``drawn`` is the context of the forward pass; ``moves`` says which layers do, by default all.
         """
@@ -135,8 +137,9 @@ class ModuleWorkspace:
         if not len(y):  # whose model rests, and its statistics too
             return [torch.zeros_like(layer)[None] for layer in self.layers]
         self.training(len(y))
-        with drawn:
-            loss = (self.of.loss(self.forward(x), y) * scale).sum()
+        with drawn, watched(self.of, self.module, beside.head if beside else ()) as taken:
+            outputs = self.forward(x)
+            loss = (losses(self.of, outputs, x, y, taken, beside) * scale).sum()
         grads = gradients(loss, self.layers, moves or [True] * len(self.layers), ridge * scale.sum() if ridge else None)
         return [g[None] for g in grads]
 
@@ -209,7 +212,7 @@ class SequentialClients:
                 x, y, scale = (part[s] for part in rows)
                 drawn, few = drawing(self.of, key, now[s : s + 1]), size or max(len(y), 1)
                 parts = ((x[b : b + few], y[b : b + few], scale[b : b + few]) for b in range(0, max(len(y), 1), few))
-                each = (self.workspace.gradient(part, ridge, drawn, moves) for part in parts)
+                each = (self.workspace.gradient(part, ridge, drawn, moves, by.beside) for part in parts)
                 yield reduce(lambda one, more: [a + b for a, b in zip(one, more, strict=True)], each)
 
     @property
@@ -251,16 +254,24 @@ class SequentialClients:
         self.each(by.steps, one)
         return out
 
-    def outputs(self, theta: Tensor, x: Any) -> Tensor:
-        """What a model (d,) makes of inputs (b, ...), in evaluation mode."""
+    def outputs(self, theta: Tensor, x: Any, head: Sequence[str] = ()) -> Tensor:
+        """What a model (d,) makes of inputs (b, ...), in evaluation mode; or the features that ``head`` is given."""
         workspace = self.workspace
         workspace.load(theta)
         workspace.module.eval()
-        with torch.no_grad():
-            return workspace.forward(x)
+        with torch.no_grad(), watched(self.of, workspace.module, head) as taken:
+            outputs = workspace.forward(x)
+            return features_of(self.of, taken, x, head) if head else outputs
 
     def per_row(
-        self, theta: Tensor, rows: Rows, index: Ints, edges: Ints, what: What, seed: Seed | None = None
+        self,
+        theta: Tensor,
+        rows: Rows,
+        index: Ints,
+        edges: Ints,
+        what: What,
+        seed: Seed | None = None,
+        head: Sequence[str] = (),
     ) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
         """The same as of batched clients, rows ``index[edges[i] : edges[i + 1]]`` with the model i."""
         for i in range(len(edges) - 1):
@@ -272,7 +283,7 @@ class SequentialClients:
                     seed(0, part)
                 x, y = rows.gather(index[at:hi])
                 with explained(rows, "Evaluating the model of", index[at : at + 1]):
-                    said = what(self.outputs(theta[i], x).to(self.of.dtype), y).cpu().numpy()
+                    said = what(self.outputs(theta[i], x, head).to(self.of.dtype), y).cpu().numpy()
                 yield slice(at, hi), said
 
 
