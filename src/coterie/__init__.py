@@ -9,19 +9,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coterie.api import compare, fit
-    from coterie.api_advise import advise
-    from coterie.data.auxiliary_tasks import stack_tasks
-    from coterie.data.table_files import read_table
-    from coterie.errors import CoterieError
-    from coterie.estimators import HierarchicalClassifier, HierarchicalRegressor
-    from coterie.results.advice import Advice
-    from coterie.results.compare_fits import compare_fits
-    from coterie.results.fit_result import FitResult
-    from coterie.results.saved_results import load
-    from coterie.results.simulate import bootstrap
-    from coterie.results.training_result import TrainingResult
-    from coterie.runs.config_keys import Torch
+    from coterie.api import compare as compare
+    from coterie.api import fit as fit
+    from coterie.api_advise import advise as advise
+    from coterie.data.auxiliary_tasks import stack_tasks as stack_tasks
+    from coterie.data.table_files import read_table as read_table
+    from coterie.errors import CoterieError as CoterieError
+    from coterie.estimators import HierarchicalClassifier as HierarchicalClassifier
+    from coterie.estimators import HierarchicalRegressor as HierarchicalRegressor
+    from coterie.results.advice import Advice as Advice
+    from coterie.results.compare_fits import compare_fits as compare_fits
+    from coterie.results.fit_result import FitResult as FitResult
+    from coterie.results.saved_results import load as load
+    from coterie.results.simulate import bootstrap as bootstrap
+    from coterie.results.training_result import TrainingResult as TrainingResult
+    from coterie.runs.config_keys import Torch as Torch
 
 __version__ = "0.1.0"
 
@@ -43,24 +45,7 @@ _HOMES = {
     "stack_tasks": "coterie.data.auxiliary_tasks",
 }
 
-__all__ = [
-    "Advice",
-    "CoterieError",
-    "FitResult",
-    "HierarchicalClassifier",
-    "HierarchicalRegressor",
-    "Torch",
-    "TrainingResult",
-    "__version__",
-    "advise",
-    "bootstrap",
-    "compare",
-    "compare_fits",
-    "fit",
-    "load",
-    "read_table",
-    "stack_tasks",
-]
+__all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

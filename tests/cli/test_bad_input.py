@@ -381,7 +381,7 @@ PREDICT = ["predict", "model", "table.csv", "--out", "a.csv"]
         ("coterie.cli.fit_and_compare.explain", FIT, "'model/model.json', 'model/report.html' was"),
         ("coterie.data.table_files.write_table", PREDICT, "nothing was"),
         ("coterie.files._sync", PREDICT, "nothing was"),
-        ("coterie.cli.predict_and_report.sentences", PREDICT, "'a.csv' was"),
+        ("coterie.cli.use_saved_results.sentences", PREDICT, "'a.csv' was"),
     ],
 )
 def test_an_interrupt_says_what_was_kept(folder, monkeypatch, where, command, kept):

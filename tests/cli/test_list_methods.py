@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.cli.list_methods import runs_on
+from coterie.cli.list_methods_and_data import runs_on
 from coterie.methods.registry import FITTED, METHODS, TRAINED
 from tests.cli.harness import coterie, table
 

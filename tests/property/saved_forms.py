@@ -126,7 +126,7 @@ def table() -> pd.DataFrame:
 
 def use_model(folder: Path) -> None:
     result = coterie.load(folder)
-    result.predict(table(), interval=0.9 if result.model.client_cov is not None else None)
+    result.predict(table(), interval=0.9)
     result.predict(table().drop(columns=["area"]).assign(school="new"), missing="empty")
     for about in ("global_coefficients", "cluster_coefficients", "client_coefficients", "client_std_errors",
                   "client_residual_sd", "variance_components", "merged"):  # fmt: skip

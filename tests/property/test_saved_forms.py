@@ -205,7 +205,7 @@ def test_a_message_names_work_in_those_modules_of_the_package_alone_that_hold_an
     before = set(sys.modules)
     for name in (
         "coterie.deployment.flower.gate:x",
-        "coterie.cli.predict_and_report:report",
+        "coterie.cli.use_saved_results:report",
         "coterie.methods.\0:x",
         f"coterie.methods.{'x' * 5000}:x",
         "coterie.methods./../deployment/flower/gate:x",

@@ -75,7 +75,8 @@ def cases():
     yield "one client", factory.world(clients=1, levels=()).result
     yield "no variance", factory.world(clients=20, D=np.zeros((2, 2))).result
     yield "binomial", factory.world(clients=30, family="binomial", loss="log loss").result
-    yield "no covariance", replace(world, model=replace(m, client_cov=None), local_coefficients=None)
+    unknown = replace(m, client_cov=np.full_like(m.client_cov, np.nan))
+    yield "no covariance", replace(world, model=unknown, local_coefficients=None)
     yield "own variances", replace(world, model=replace(m, D_client=np.stack([np.eye(2) * (k + 1) for k in range(3)])))
     yield "nobody gains", replace(world, client_gains=gains.assign(gain_over_local=0.0, gain_over_pooled=0.0))
     yield (

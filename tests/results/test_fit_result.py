@@ -18,7 +18,6 @@ def test_frames_are_the_models_numbers() -> None:
     assert result.client_coefficients.index.name == "school"
     assert result.client_coefficients.loc[1003, "x"] == m.client[3, 1]
     np.testing.assert_array_equal(result.theta, result.client_coefficients)
-    assert result.client_std_errors is not None
     np.testing.assert_allclose(result.client_std_errors, 0.1)
     assert result.cluster_coefficients.index.name == "sector"
     assert result.cluster_coefficients.loc["sector 1", "x"] == m.nodes[0][1, 1]

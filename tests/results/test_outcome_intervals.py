@@ -12,8 +12,7 @@ from coterie.errors import CoterieError
 from coterie.families import family_named
 from coterie.numerics.arrays import full
 from coterie.relations.covariance import Uncertainty
-from coterie.results.outcome_intervals import outcome_interval
-from coterie.results.predict import predict_rows
+from coterie.results.predict import outcome_interval, predict_rows
 from tests.messages import names
 from tests.results import factory
 

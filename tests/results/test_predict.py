@@ -233,14 +233,6 @@ def test_a_missing_client_column_is_named_with_its_neighbours() -> None:
         world.result.predict(world.table.rename(columns={"school": "School"}))
 
 
-def test_a_model_without_covariances_has_no_intervals() -> None:
-    world = factory.world()
-    result = replace(world.result, model=replace(world.result.model, client_cov=None))
-    assert result.client_std_errors is None
-    with pytest.raises(CoterieError, match="has no intervals for its clients"):
-        result.predict(world.table, interval=0.9)
-
-
 @pytest.mark.parametrize("kind", ["client", "cluster", "global"])
 @pytest.mark.parametrize("interval", [0.5, 0.9])
 def test_gaussian_intervals_hold_new_outcomes_as_often_as_they_say(kind, interval) -> None:

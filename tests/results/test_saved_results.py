@@ -70,7 +70,7 @@ def test_what_may_be_absent_may_be_absent(tmp_path) -> None:
     result = factory.world().result
     result = replace(
         result, design=None, local_coefficients=None, comparison=pd.DataFrame(), client_gains=pd.DataFrame(),
-        log_likelihood=float("nan"), offset="exposure", model=replace(result.model, client_cov=None),
+        log_likelihood=float("nan"), offset="exposure",
         settings={"gamma": float("inf"), "by": {1: 0.5, "1": 0.25}, "pair": (1, "b"), "n": np.int64(3)},
     )  # fmt: skip
     again = round_trip(result, tmp_path / "model")

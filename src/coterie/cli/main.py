@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from coterie.cli import advise, data, export_models, federation, fit_and_compare, list_methods, predict_and_report
+from coterie.cli import advise, federation, fit_and_compare, list_methods_and_data, use_saved_results
 from coterie.cli.outputs import OUTPUTS, interrupted
 from coterie.cli.terminal import Commands, complain
 from coterie.errors import CoterieError
@@ -23,17 +23,17 @@ _SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 app = Commands(name="coterie", add_completion=False, rich_markup_mode="rich", context_settings=_SETTINGS)
 COMMANDS: dict[Callable[..., None], str] = {
     fit_and_compare.fit: 'students.csv --formula "mAch ~ cses" --client school --cluster sector --out model',
-    predict_and_report.predict: "model new_students.csv --interval 0.9 --out predictions.csv",
+    use_saved_results.predict: "model new_students.csv --interval 0.9 --out predictions.csv",
     fit_and_compare.compare: 'students.csv --formula "mAch ~ cses" --client school --cluster sector',
     advise.advise: 'students.csv --formula "mAch ~ cses" --client school --cluster sector',
-    predict_and_report.report: "model --out report.html",
-    export_models.export: "trained --client 5 --to model.onnx",
-    list_methods.methods: "--model torch",
+    use_saved_results.report: "model --out report.html",
+    use_saved_results.export: "trained --client 5 --to model.onnx",
+    list_methods_and_data.methods: "--model torch",
 }
 for command, example in COMMANDS.items():
     app.command(epilog=f"Example: coterie {command.__name__} {example}")(command)
 app.add_typer(federation.app, name="federation")
-app.add_typer(data.app, name="data")
+app.add_typer(list_methods_and_data.app, name="data")
 
 USAGE, UNKNOWN, INTERRUPTED, CLOSED = 2, 1, 130, 141
 

@@ -51,23 +51,26 @@ class GroupedProblem:
 
 @dataclass(frozen=True)
 class Estimates:
-    """Coefficients in the units of the table; the attributes are those of ``results.model.Model``.
+    """Coefficients in the units of the table: a value and a covariance at every node of the tree.
 
-    ``client`` and ``client_cov`` have no rows where a federation leaves clients' own numbers at their sites.
+    There are m clients, k_l clusters of each level and p terms; P = p (p + 1) / 2, of packed lower triangles. Those of
+    clients have no rows where a federation leaves clients' own numbers at their sites.
     """
 
-    root: Floats
-    root_cov: Floats
-    nodes: tuple[Floats, ...]
-    node_cov: tuple[Floats, ...]
-    client: Floats
-    client_cov: Floats
+    root: Floats  # (p,): global coefficients
+    root_cov: Floats  # (p, p)
+    nodes: tuple[Floats, ...]  # (k_l, p): the clusters' coefficients, fine to coarse
+    node_cov: tuple[Floats, ...]  # (k_l, P): their covariances
+    client: Floats  # (m, p): the clients' coefficients
+    client_cov: Floats  # (m, P): their posterior covariances; NaN for methods without
     D_client: Floats
-    D_levels: tuple[Floats, ...]
-    sigma2: float
-    client_sigma2: Floats | None = None
+    """(1 or k, p, p): covariance of clients around their cluster, one for all, or one for each finest cluster. Zero
+    columns are not personal. All zero for methods without one."""
+    D_levels: tuple[Floats, ...]  # (p, p): covariance of each level's clusters around their parents
+    sigma2: float = 1.0  # residual variance, or dispersion (1 for families without one)
+    client_sigma2: Floats | None = None  # (m,): that of every client, where each has its own; sigma2 is then their mean
     log_likelihood: float | None = None
-    info: dict[str, Any] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)  # what was chosen and how the run went; plain JSON values
     uncertainty: Uncertainty | None = None  # of the variances, which covariances then have in them
     family: str = ""  # with degrees of freedom that were found; empty where it is the problem's
 

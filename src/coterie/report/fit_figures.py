@@ -179,8 +179,8 @@ def _intervals(result: FitResult, j: int, picked: Ints, centre: Floats) -> Figur
     m = result.model
     picked = picked[np.argsort(m.client[picked, j], kind="stable")]
     value, around = m.client[picked, j], centre[picked]
-    errors = result.client_std_errors
-    half = np.zeros(len(value)) if errors is None else 1.96 * errors.to_numpy()[picked, j]
+    half = 1.96 * result.client_std_errors.to_numpy()[picked, j]
+    with_intervals, half = " with 95% intervals" * bool(np.isfinite(half).all()), np.nan_to_num(half)
     ends = spread(np.concatenate([value - half, value + half, around]), tail=0.0)
     axes = Axes((-1.0, float(len(value))), ends, top=10.0, bottom=26.0)
     x = axes.across(np.arange(len(value)))
@@ -190,7 +190,6 @@ def _intervals(result: FitResult, j: int, picked: Ints, centre: Floats) -> Figur
     parts += [mark("path", "bar", d=f"M{a - 2:.1f} {b:.1f}h4") for a, b in zip(x, middle, strict=True)]
     many, cluster, name = words.several(m.client_name), words.centre(m), _term(m.terms[j])
     group = f"of their {words.one(cluster)}" if cluster else f"of the model of all {many}"
-    with_intervals = "" if errors is None else " with 95% intervals"
     label = f"{name}: the coefficient of each of {len(value):,} {many}{with_intervals}, in order."
     said = [f"Points: {many}{with_intervals}, in order; bars: the coefficient {group}.", *_drawn(result, picked)]
     return Figure(name, axes.draw(parts, label, ticks="y"), " ".join(said))

@@ -14,8 +14,7 @@ from coterie.evidence.comparison import ENOUGH, less, median_ratio
 from coterie.evidence.table_comparison import may_be_as_good
 from coterie.families import family_named
 from coterie.results.fit_result import FitResult
-from coterie.results.model import Model
-from coterie.results.predict import Nodes
+from coterie.results.model import Model, Nodes
 
 WORDS = 20  # of a headline at most
 NAMES = 8  # clients that are named in a sentence at most

@@ -11,8 +11,7 @@ import pandas as pd
 from coterie.data.design import INTERCEPT
 from coterie.errors import CoterieError, listed, plural
 from coterie.results.inference import Inference
-from coterie.results.model import Model
-from coterie.results.predict import Nodes
+from coterie.results.model import Model, Nodes
 
 ORDER = {"isotropic": 0, "two": 1, "diagonal": 2, "full": 3}  # a structure holds those before it
 

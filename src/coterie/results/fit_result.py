@@ -21,8 +21,8 @@ from coterie.families import family_named
 from coterie.numerics.arrays import Floats
 from coterie.results.fit_options import Prediction
 from coterie.results.inference import Inference
-from coterie.results.model import Model
-from coterie.results.predict import IntervalOf, Missing, Nodes, Scale, notes_of, predict_rows, read_rows, too_large
+from coterie.results.model import Model, Nodes
+from coterie.results.predict import IntervalOf, Missing, Scale, notes_of, predict_rows, read_rows, too_large
 
 GROUPED = ("network", "training")
 """Records of a model that may tell groups of clients."""
@@ -148,10 +148,8 @@ class FitResult(Inference):
         return pd.DataFrame(self.model.client, self._clients, list(self.model.terms))
 
     @cached_property
-    def client_std_errors(self) -> pd.DataFrame | None:
-        """Posterior standard deviations like `client_coefficients`; None for methods without."""
-        if self.model.client_cov is None:
-            return None
+    def client_std_errors(self) -> pd.DataFrame:
+        """Posterior standard deviations like `client_coefficients`; NaN for methods without."""
         diagonal = np.cumsum(np.arange(1, len(self.model.terms) + 1)) - 1
         errors = np.sqrt(np.maximum(self.model.client_cov[:, diagonal], 0.0))
         return pd.DataFrame(errors, self._clients, list(self.model.terms))

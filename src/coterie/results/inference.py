@@ -374,25 +374,11 @@ def combined(m: Model, C: Floats) -> tuple[Floats, Floats]:
 
 
 def with_tests(frame: pd.DataFrame, level: float) -> pd.DataFrame:
-    """Columns t, p, lower and upper beside estimate, std_error and df."""
+    """Columns t, p, lower and upper beside estimate, std_error and df; where that is infinite, of a normal one."""
+    from scipy.special import stdtr, stdtrit
+
     est, se, df = (frame[name].to_numpy(dtype=np.float64) for name in ("estimate", "std_error", "df"))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = est / se
-    half = t_quantile(df, 0.5 + level / 2.0) * se
-    return frame.assign(t=t, p=2.0 * t_tail(df, np.abs(t)), lower=est - half, upper=est + half)
-
-
-def t_quantile(df: Floats, probability: float) -> Floats:
-    """Quantiles of Student's t; normal ones where df is infinite."""
-    from scipy.special import ndtri, stdtrit
-
-    finite = np.where(np.isinf(df), 1.0, df)
-    return np.where(np.isinf(df), ndtri(probability), stdtrit(finite, probability))
-
-
-def t_tail(df: Floats, t: Floats) -> Floats:
-    """Probability above t; the normal one where df is infinite."""
-    from scipy.special import ndtr, stdtr
-
-    finite = np.where(np.isinf(df), 1.0, df)
-    return np.where(np.isinf(df), ndtr(-t), stdtr(finite, -t))
+    half = stdtrit(df, 0.5 + level / 2.0) * se
+    return frame.assign(t=t, p=2.0 * stdtr(df, -np.abs(t)), lower=est - half, upper=est + half)

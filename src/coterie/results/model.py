@@ -1,25 +1,25 @@
-"""The one form that every method's model takes: a value and a covariance at every node of the tree."""
+"""The one form that every method's model takes, and the tree that its nodes make."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.data.clients import Level
+from coterie.data.labels import find_labels
 from coterie.families import Family, family_named
-from coterie.numerics.arrays import Floats, Ints
-from coterie.relations.covariance import Uncertainty
+from coterie.methods.problem_and_estimates import Estimates
+from coterie.numerics.arrays import Floats, Ints, pack
 
 
-@dataclass(frozen=True, eq=False)
-class Model:
-    """Coefficients of every client, cluster and the root, in the units of the table.
-
-    There are m clients, k_l clusters of each level and p terms; P = p (p + 1) / 2, of packed lower triangles.
-    """
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Model(Estimates):
+    """Estimates with what they are of: the method, the columns and the tree of labels."""
 
     method: str
     family: str  # a name of ``families.FAMILIES``
@@ -29,21 +29,6 @@ class Model:
     levels: tuple[Level, ...]  # of clusters, fine to coarse
     clusters: Ints  # (m,): finest cluster of each client
     personal: Ints  # (q,): columns that differ between clients
-    root: Floats  # (p,): global coefficients
-    root_cov: Floats  # (p, p)
-    nodes: tuple[Floats, ...]  # (k_l, p): the clusters' coefficients, fine to coarse
-    node_cov: tuple[Floats, ...]  # (k_l, P): their covariances
-    client: Floats  # (m, p): the clients' coefficients
-    client_cov: Floats | None  # (m, P): their posterior covariances
-    D_client: Floats
-    """(1 or k, p, p): covariance of clients around their cluster, one for all, or one for each finest cluster. Zero
-    columns are not personal. All zero for methods without one."""
-    D_levels: tuple[Floats, ...]  # (p, p): covariance of each level's clusters around their parents
-    sigma2: float = 1.0  # residual variance, or dispersion (1 for families without one)
-    client_sigma2: Floats | None = None  # (m,): that of every client, where each has its own; sigma2 is then their mean
-    info: dict[str, Any] = field(default_factory=dict)  # what was chosen and how the run went; plain JSON values
-    # of learned variances: what it adds is in the covariances; None where they are taken as known
-    uncertainty: Uncertainty | None = None
 
     @property
     def varies(self) -> bool:
@@ -60,3 +45,116 @@ class Model:
     def has_variances(self) -> bool:
         """Whether the method says how far clients and clusters stray from their parents."""
         return self.method in ("hierarchical", "single-cluster")
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """A model's tree, level by level: 0 the clients, then the clusters fine to coarse, last the root."""
+
+    model: Model
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The cluster levels that the method uses: those it has coefficients for."""
+        return self.model.levels[: len(self.model.nodes)]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What answers at each level: "client", "cluster" (or the columns' names if there are several), "global"."""
+        levels = self.levels
+        if len(levels) == 1:
+            return ("client", "cluster", "global")
+        taken = ("client", "global")
+        return ("client", *(f"{v.name} (cluster)" if v.name in taken else v.name for v in levels), "global")
+
+    @cached_property
+    def parents(self) -> tuple[Ints, ...]:
+        """Each node's place in the next coarser level; the root has none."""
+        m = self.model
+        return (
+            m.clusters if self.levels else np.zeros(len(m.labels), dtype=np.int64),
+            *(v.parent for v in self.levels[:-1]),
+            *(np.zeros(len(v.labels), dtype=np.int64) for v in self.levels[-1:]),
+        )
+
+    @cached_property
+    def coefficients(self) -> tuple[Floats, ...]:
+        """(k, p) for each level."""
+        m = self.model
+        return (m.client, *m.nodes[: len(self.levels)], m.root[None])
+
+    @cached_property
+    def covariances(self) -> tuple[Floats, ...]:
+        """Packed (k, P) for each level."""
+        m = self.model
+        return (m.client_cov, *m.node_cov[: len(self.levels)], pack(m.root_cov)[None])
+
+    @cached_property
+    def varies(self) -> tuple[bool, ...]:
+        """Whether any node of a level differs from its parent; True for the root."""
+        pairs = zip(self.coefficients[:-1], self.coefficients[1:], self.parents, strict=True)
+        return (*(not np.allclose(own, above[parent], rtol=1e-10, atol=0.0) for own, above, parent in pairs), True)
+
+    def locate(self, clients: Any, clusters: Mapping[str, Any]) -> tuple[Ints, Ints, int]:
+        """The level (n,) and the place in it (n,) that answers each row, of labels (n,), those of clusters by level.
+
+        A level whose nodes all equal their parents answers nothing: its parents do. The number is that of rows whose
+        client, or cluster, was in another cluster when the model was fitted; its own model answers them.
+        """
+        place = find_labels(self.model.labels, clients)
+        level = np.where(place >= 0, 0, len(self.names) - 1)
+        moved = np.zeros(len(place), dtype=bool)
+        above = np.where(place >= 0, self.parents[0][place], -1)
+        for at, known in enumerate(self.levels, start=1):
+            if known.name in clusters:
+                found = find_labels(known.labels, clusters[known.name])
+                moved |= (above >= 0) & (found >= 0) & (found != above)
+                use = (level > at) & (found >= 0)
+                level[use], place[use], above[use] = at, found[use], found[use]
+            above = np.where(above >= 0, self.parents[at][above], -1)
+        place[level == len(self.names) - 1] = 0
+        for at, parent in enumerate(self.parents):
+            if not self.varies[at]:
+                here = level == at
+                place[here] = parent[place[here]]
+                level[here] = at + 1
+        return level, place, int(moved.sum())
+
+    @cached_property
+    def doubt(self) -> tuple[Floats, ...]:
+        """Relative variances (k,) of each level's covariances; zero where variances are taken as known."""
+        u = self.model.uncertainty
+        if u is None:
+            return tuple(np.zeros(len(c)) for c in self.coefficients)
+        return (u.client, *u.nodes[: len(self.levels)], np.zeros(1))
+
+    def directions(self, level: int) -> Floats:
+        """Packed (n, P): those in which the covariance of who hangs, unknown, on a node may be another one.
+
+        For the root they are those of its own covariance too, beside which the relative variance is zero.
+        """
+        u, P = self.model.uncertainty, pack(self.model.root_cov).size
+        if u is None:
+            return np.empty((0, P))
+        own = [u.root] if level == len(self.names) - 1 else [np.zeros_like(u.root)]
+        return pack(np.stack([*own, *u.levels[:level]]).sum(axis=0))
+
+    def below(self, level: int) -> Floats | None:
+        """Packed covariance (1 or k, P) of an unknown client around a node of this level; None where nothing is known.
+
+        Methods without variances (local models, for one) do not say how far the next client may stray.
+        """
+        m = self.model
+        if any(self.varies[:level]) and not m.has_variances:
+            return None
+        if level == 0:
+            return np.zeros((1, pack(m.root_cov).size))
+        D, more = m.D_client, (np.zeros(1),) * (len(m.D_levels) + 1)
+        if m.uncertainty is not None:
+            D, more = D + m.uncertainty.more[0], m.uncertainty.more
+        if len(D) > 1 and level > 1:
+            sizes = np.bincount(self.parents[0], minlength=len(D))
+            D = np.average(D, axis=0, weights=sizes)[None]
+        for upper, extra in zip(m.D_levels[: level - 1], more[1:], strict=False):
+            D = D + upper + extra
+        return pack(D)

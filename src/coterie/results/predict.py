@@ -4,141 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from math import ceil, exp, floor, lgamma, log, sqrt
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.clients import Level
 from coterie.data.columns import BadRows, Kind, at_rows, rows_text
 from coterie.data.design import INTERCEPT, Design
 from coterie.data.labels import Labels, encode, find_labels, label_text, numbered, resembling
 from coterie.data.table import Table
 from coterie.errors import CoterieError, plural
 from coterie.families import Family
-from coterie.numerics.arrays import Bools, Floats, Ints, pack
+from coterie.numerics.arrays import Bools, Floats, Ints, kernel
 from coterie.relations.covariance import half_widths, mean_over_scale
-from coterie.results.model import Model
-from coterie.results.outcome_intervals import outcome_interval
+from coterie.results.model import Model, Nodes
 
 Scale = Literal["response", "link"]
 IntervalOf = Literal["auto", "mean", "outcome"]
 
 _BLOCK = 1 << 15  # rows at a time, so that gathered coefficients stay in cache
-
-
-@dataclass(frozen=True, eq=False)
-class Nodes:
-    """A model's tree, level by level: 0 the clients, then the clusters fine to coarse, last the root."""
-
-    model: Model
-
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        """The cluster levels that the method uses: those it has coefficients for."""
-        return self.model.levels[: len(self.model.nodes)]
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """What answers at each level: "client", "cluster" (or the columns' names if there are several), "global"."""
-        levels = self.levels
-        if len(levels) == 1:
-            return ("client", "cluster", "global")
-        taken = ("client", "global")
-        return ("client", *(f"{v.name} (cluster)" if v.name in taken else v.name for v in levels), "global")
-
-    @cached_property
-    def parents(self) -> tuple[Ints, ...]:
-        """Each node's place in the next coarser level; the root has none."""
-        m = self.model
-        return (
-            m.clusters if self.levels else np.zeros(len(m.labels), dtype=np.int64),
-            *(v.parent for v in self.levels[:-1]),
-            *(np.zeros(len(v.labels), dtype=np.int64) for v in self.levels[-1:]),
-        )
-
-    @cached_property
-    def coefficients(self) -> tuple[Floats, ...]:
-        """(k, p) for each level."""
-        m = self.model
-        return (m.client, *m.nodes[: len(self.levels)], m.root[None])
-
-    @cached_property
-    def covariances(self) -> tuple[Floats | None, ...]:
-        """Packed (k, P) for each level."""
-        m = self.model
-        return (m.client_cov, *m.node_cov[: len(self.levels)], pack(m.root_cov)[None])
-
-    @cached_property
-    def varies(self) -> tuple[bool, ...]:
-        """Whether any node of a level differs from its parent; True for the root."""
-        pairs = zip(self.coefficients[:-1], self.coefficients[1:], self.parents, strict=True)
-        return (*(not np.allclose(own, above[parent], rtol=1e-10, atol=0.0) for own, above, parent in pairs), True)
-
-    def locate(self, clients: Any, clusters: Mapping[str, Any]) -> tuple[Ints, Ints, int]:
-        """The level (n,) and the place in it (n,) that answers each row, of labels (n,), those of clusters by level.
-
-        A level whose nodes all equal their parents answers nothing: its parents do. The number is that of rows whose
-        client, or cluster, was in another cluster when the model was fitted; its own model answers them.
-        """
-        place = find_labels(self.model.labels, clients)
-        level = np.where(place >= 0, 0, len(self.names) - 1)
-        moved = np.zeros(len(place), dtype=bool)
-        above = np.where(place >= 0, self.parents[0][place], -1)
-        for at, known in enumerate(self.levels, start=1):
-            if known.name in clusters:
-                found = find_labels(known.labels, clusters[known.name])
-                moved |= (above >= 0) & (found >= 0) & (found != above)
-                use = (level > at) & (found >= 0)
-                level[use], place[use], above[use] = at, found[use], found[use]
-            above = np.where(above >= 0, self.parents[at][above], -1)
-        place[level == len(self.names) - 1] = 0
-        for at, parent in enumerate(self.parents):
-            if not self.varies[at]:
-                here = level == at
-                place[here] = parent[place[here]]
-                level[here] = at + 1
-        return level, place, int(moved.sum())
-
-    @cached_property
-    def doubt(self) -> tuple[Floats, ...]:
-        """Relative variances (k,) of each level's covariances; zero where variances are taken as known."""
-        u = self.model.uncertainty
-        if u is None:
-            return tuple(np.zeros(len(c)) for c in self.coefficients)
-        return (u.client, *u.nodes[: len(self.levels)], np.zeros(1))
-
-    def directions(self, level: int) -> Floats:
-        """Packed (n, P): those in which the covariance of who hangs, unknown, on a node may be another one.
-
-        For the root they are those of its own covariance too, beside which the relative variance is zero.
-        """
-        u, P = self.model.uncertainty, pack(self.model.root_cov).size
-        if u is None:
-            return np.empty((0, P))
-        own = [u.root] if level == len(self.names) - 1 else [np.zeros_like(u.root)]
-        return pack(np.stack([*own, *u.levels[:level]]).sum(axis=0))
-
-    def below(self, level: int) -> Floats | None:
-        """Packed covariance (1 or k, P) of an unknown client around a node of this level; None where nothing is known.
-
-        Methods without variances (local models, for one) do not say how far the next client may stray.
-        """
-        m = self.model
-        if any(self.varies[:level]) and not m.has_variances:
-            return None
-        if level == 0:
-            return np.zeros((1, pack(m.root_cov).size))
-        D, more = m.D_client, (np.zeros(1),) * (len(m.D_levels) + 1)
-        if m.uncertainty is not None:
-            D, more = D + m.uncertainty.more[0], m.uncertainty.more
-        if len(D) > 1 and level > 1:
-            sizes = np.bincount(self.parents[0], minlength=len(D))
-            D = np.average(D, axis=0, weights=sizes)[None]
-        for upper, extra in zip(m.D_levels[: level - 1], more[1:], strict=False):
-            D = D + upper + extra
-        return pack(D)
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,13 +178,8 @@ def _residual(model: Model, seen: Any, place: Ints) -> tuple[Floats | float, flo
 
 def _fill(nodes: Nodes, at: int, X: Floats, rows: Ints, place: Ints, eta: Floats, variance: Floats | None) -> None:
     """Linear predictor of the rows that one level answers, its variance and the standard deviation of that, (2, n)."""
-    table, packed, below = nodes.coefficients[at], nodes.covariances[at], None
-    if variance is not None:
-        if packed is None:
-            raise CoterieError(
-                f"The method '{nodes.model.method}' has no intervals for its clients: leave interval out."
-            )
-        below = nodes.below(at)
+    table, packed = nodes.coefficients[at], nodes.covariances[at]
+    below = None if variance is None else nodes.below(at)
     p = table.shape[1]
     i, j = np.tril_indices(p)
     twice = np.where(i == j, 1.0, 2.0)
@@ -309,7 +190,7 @@ def _fill(nodes: Nodes, at: int, X: Floats, rows: Ints, place: Ints, eta: Floats
             x = np.column_stack([np.ones(len(x)), x])
         with np.errstate(over="ignore", invalid="ignore"):
             eta[block] = np.einsum("np,np->n", x, table[node])
-        if variance is None or packed is None:
+        if variance is None:
             continue
         if below is None:
             variance[:, block] = np.nan
@@ -385,3 +266,92 @@ def _reasons(table: Table, design: Design | None, kinds: dict[str, Kind], X: Flo
             if spline := design.parsed.spline_of(design.terms[j]):
                 yield f"a value outside the range of '{spline}'", broken[:, j]
     yield "a term that is not finite", np.asarray(broken.any(axis=1))
+
+
+NODES, LIGHT = 32, 1e-6  # at which a linear predictor is integrated, but for those of so little mass
+DOUBLINGS, HALVINGS = 40, 60  # of what bounds a quantile
+HUGE = 1e300  # mean that is as good as infinite
+SOME, MANY = 20.0, 1e5  # means above which counts are as good as continuous: where nodes lie far apart, and always
+
+
+def outcome_interval(
+    family: Family, eta: Floats, variance: Floats, probability: float, trials: Floats | float = 1.0
+) -> tuple[Floats, Floats]:
+    """Lower and upper ends (n,) for linear predictors (n,) with these variances; NaN where one is not finite.
+
+    Outcomes 0 and 1 have one value for an interval where it alone is likely enough, else both; of several ``trials``
+    (n,) the ends are shares.
+    """
+    t, mass = np.polynomial.hermite_e.hermegauss(NODES)
+    t, mass = t[mass > LIGHT], mass[mass > LIGHT]
+    mass /= mass.sum()
+    if family.cdf is not None and (not family.two_classes or isinstance(trials, np.ndarray)):
+        ends = _tails(family, eta, np.sqrt(variance), t, mass, probability, np.broadcast_to(trials, eta.shape))
+    elif family.two_classes:
+        one = np.full(len(eta), 0.0)
+        for node, weight in zip(t, mass, strict=True):
+            one += weight * family.mean(eta + node * np.sqrt(variance))
+        ends = np.stack([one >= probability, 1.0 - one < probability]).astype(np.float64)
+    else:
+        ends = np.empty((2, len(eta)))
+        many = (eta > log(MANY)) | ((eta > log(SOME)) & (eta + np.log(np.maximum(variance, 1e-300)) > log(16.0)))
+        _shortest(np.where(many, np.nan, eta), np.sqrt(variance), t, mass, probability, ends)
+        width = NormalDist().inv_cdf(0.5 + probability / 2.0) * np.sqrt(variance[many] + np.exp(-eta[many]))
+        ends[:, many] = np.floor(family.mean(eta[many] - width)), np.ceil(family.mean(eta[many] + width))
+    ends[:, ~np.isfinite(eta + variance)] = np.nan
+    return ends[0], ends[1]
+
+
+def _tails(
+    family: Family, eta: Floats, sd: Floats, t: Floats, mass: Floats, probability: float, trials: Floats
+) -> Floats:
+    """Quantiles (2, n) of outcomes, of shares where there are trials, by bisection."""
+
+    def at_most(values: Floats) -> Floats:
+        each = [family.at_most(values, eta + node * sd, trials) for node in t]
+        return np.asarray(np.tensordot(mass, each, axes=1))
+
+    ends, sound = np.empty((2, len(eta))), np.isfinite(eta + sd + trials)
+    size = family.mean(np.minimum(eta, log(HUGE)))
+    if family.any_number or family.counted:
+        size = np.full(len(eta), family.scale) if family.any_number else np.maximum(size, 1.0)
+    for k, goal in enumerate((0.5 - probability / 2.0, 0.5 + probability / 2.0)):
+        low, high = eta * family.any_number - size, eta * family.any_number + size
+        for _ in range(DOUBLINGS):
+            high = np.where(sound & (at_most(high) < goal), 2.0 * high - eta * family.any_number, high)
+            if family.any_number:
+                low = np.where(sound & (at_most(low) >= goal), 2.0 * low - eta, low)
+        for _ in range(HALVINGS):
+            middle = np.floor((low + high) / 2.0) if family.counted else (low + high) / 2.0
+            enough = at_most(middle) >= goal
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        ends[k] = high
+    return np.where(sound, ends / trials if family.two_classes else ends, np.nan)
+
+
+@kernel
+def _shortest(eta: Floats, sd: Floats, t: Floats, mass: Floats, probability: float, ends: Floats) -> None:
+    """The shortest intervals of Poisson counts that hold the probability, over nodes of the linear predictor."""
+    for r in range(len(eta)):
+        if not (eta[r] + sd[r] < 30.0):
+            continue
+        low, high = exp(eta[r] + sd[r] * t[0]), exp(min(eta[r] + sd[r] * t[-1], 15.0))
+        first = int(max(0.0, floor(low - 8.0 * sqrt(low) - 10.0)))
+        density = np.zeros(ceil(high + 8.0 * sqrt(high) + 20.0) + 1 - first)
+        for j in range(len(t)):
+            mean = exp(min(eta[r] + sd[r] * t[j], 15.0))
+            k = int(max(0.0, floor(mean - 8.0 * sqrt(mean) - 10.0)))
+            term = exp(k * log(mean) - mean - lgamma(k + 1.0)) * mass[j]
+            while k <= mean + 8.0 * sqrt(mean) + 20.0:
+                density[k - first] += term
+                k += 1
+                term *= mean / k
+        start, held, best, at = 0, 0.0, len(density) - 1, 0
+        for k in range(len(density)):
+            held += density[k]
+            while held - density[start] >= probability:
+                held -= density[start]
+                start += 1
+            if held >= probability and k - start < best:
+                best, at = k - start, start
+        ends[0, r], ends[1, r] = first + at, first + at + best

@@ -31,7 +31,7 @@ from coterie.numerics.arrays import Floats, full
 from coterie.relations.clusters import ClusterTree
 from coterie.relations.covariance import means_frame
 from coterie.results.inference import need_level
-from coterie.results.predict import Nodes
+from coterie.results.model import Nodes
 from coterie.runs.run_table_method import in_basis, objective
 
 STEP, WIDE = 1e-3, 30.0  # of differences and of the search, in units in which the deviance rises by the square

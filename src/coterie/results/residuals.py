@@ -14,7 +14,7 @@ from coterie.families import family_named
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, full
 from coterie.relations.clusters import ClusterTree
-from coterie.results.predict import Nodes
+from coterie.results.model import Nodes
 from coterie.runs.run_table_method import objective
 
 KINDS = ("quantile", "response")
@@ -145,7 +145,7 @@ def _dispersion(result: Any, clients: Clients, r: Floats) -> Finding | None:
     """How far outcomes of a family without a residual variance scatter; 0 and 1 alone do not tell."""
     m = result.model
     family = family_named(m.family)
-    if family.has_dispersion or (family.two_classes and not clients.trials) or m.client_cov is None:
+    if family.has_dispersion or (family.two_classes and not clients.trials):
         return None
     p = len(m.terms)
     twice = np.where(np.equal(*np.tril_indices(p)), 1.0, 2.0)

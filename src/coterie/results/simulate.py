@@ -23,7 +23,7 @@ from coterie.families import family_named
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats
 from coterie.results.inference import need_level
-from coterie.results.predict import Nodes
+from coterie.results.model import Nodes
 from coterie.results.residuals import clients_of, linear_predictor, residual_sd
 from coterie.results.table_fit import result_of
 

@@ -262,7 +262,7 @@ def result_of(
         levels=() if flat else clients.levels,
         clusters=np.zeros(len(clients), dtype=np.int64) if flat else clients.clusters,
         personal=problem.personal,
-        **{f.name: getattr(fitted, f.name) for f in fields(Estimates) if f.name not in ("log_likelihood", "family")},
+        **{f.name: getattr(fitted, f.name) for f in fields(Estimates) if f.name != "family"},
     )
     return FitResult(
         model=model,

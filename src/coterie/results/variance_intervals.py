@@ -12,8 +12,7 @@ import pandas as pd
 from coterie.families import family_named
 from coterie.numerics.arrays import Floats, full
 from coterie.relations.covariance import at_means, degrees_of_freedom, means_frame
-from coterie.results.model import Model
-from coterie.results.predict import Nodes
+from coterie.results.model import Model, Nodes
 
 
 def variances(m: Model, level: float = 0.95) -> pd.DataFrame:
@@ -24,7 +23,7 @@ def variances(m: Model, level: float = 0.95) -> pd.DataFrame:
     if m.has_variances:
         for k, D in enumerate(m.D_client):
             members = m.clusters == k if own else slice(None)
-            posterior = None if m.client_cov is None else m.client_cov[members]
+            posterior = m.client_cov[members]
             if u is not None:
                 extra = u.more[0][min(k, len(u.more[0]) - 1)]
                 unsure = _unsure(extra, u.levels[0], posterior, len(m.labels[members]))
@@ -61,10 +60,10 @@ class Unsure(NamedTuple):
     df: float  # of as many groups
 
 
-def _unsure(more: Floats, directions: Floats, posterior: Floats | None, groups: int) -> Unsure:
+def _unsure(more: Floats, directions: Floats, posterior: Floats, groups: int) -> Unsure:
     """That of one covariance of a level, of packed posterior covariances of its groups where they are known."""
     none = np.zeros(directions.shape[-2:])
-    own = none if posterior is None or not len(posterior) else full(posterior.mean(axis=0))
+    own = full(posterior.mean(axis=0)) if len(posterior) else none
     return Unsure(more if more.size else none, directions, own, groups - 1.0)
 
 

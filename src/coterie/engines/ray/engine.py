@@ -202,10 +202,7 @@ class Ray(Coordinator):
             raise CoterieError("Only a federation made by Ray.parquet knows what its clients are called.")
         if len(self.mark("written")):
             raise CoterieError("Some actors do not answer, and nothing was written: try again.")
-        told = [
-            tuple(a[rows] if a is not None and len(a) else None for a in (fitted.client, fitted.client_cov))
-            for rows in self.sites
-        ]
+        told = [tuple(a[rows] if len(a) else None for a in (fitted.client, fitted.client_cov)) for rows in self.sites]
         slots = zip(self._slots.actors, told, strict=True)
         actors.get([actor.write.remote(place, *own) for actor, own in slots])
 
