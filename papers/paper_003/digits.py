@@ -11,7 +11,7 @@ from coterie.data.clients import Clients
 from coterie.data.images import rotated_digits
 from coterie.methods.networks.options import NEIGHBOURS
 from coterie.numerics.arrays import Floats, Ints
-from coterie.relations.clustering import adjusted_rand_index
+from coterie.relations.clusters import adjusted_rand_index
 from coterie.relations.network import Network
 from papers.outcome import Outcome, Settings
 from papers.paper_003.ours import STEP, Ours, local_models, over_steps, remembered

@@ -15,7 +15,7 @@ from coterie.methods.networks.options import Similarity
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.arrays import Floats, Ints
-from coterie.relations.clustering import adjusted_rand_index
+from coterie.relations.clusters import adjusted_rand_index
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 from papers.paper_003.first_order_path import approximate_lambda_max, first_order_path

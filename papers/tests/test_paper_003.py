@@ -13,7 +13,7 @@ from coterie.data.clients import Clients
 from coterie.methods.networks.objective import Prior
 from coterie.methods.networks.optimum import optimum
 from coterie.methods.similarity_network import SimilarityNetwork
-from coterie.relations.clustering import adjusted_rand_index
+from coterie.relations.clusters import adjusted_rand_index
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 from papers.paper_003 import schools, spambase

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from coterie.estimators import HierarchicalClassifier as HierarchicalClassifier
     from coterie.estimators import HierarchicalRegressor as HierarchicalRegressor
     from coterie.results.advice import Advice as Advice
-    from coterie.results.compare_fits import compare_fits as compare_fits
     from coterie.results.fit_result import FitResult as FitResult
+    from coterie.results.likelihood_tests_and_profiles import compare_fits as compare_fits
     from coterie.results.saved_results import load as load
     from coterie.results.simulate import bootstrap as bootstrap
     from coterie.results.training_result import TrainingResult as TrainingResult
@@ -38,7 +38,7 @@ _HOMES = {
     "advise": "coterie.api_advise",
     "bootstrap": "coterie.results.simulate",
     "compare": "coterie.api",
-    "compare_fits": "coterie.results.compare_fits",
+    "compare_fits": "coterie.results.likelihood_tests_and_profiles",
     "fit": "coterie.api",
     "load": "coterie.results.saved_results",
     "read_table": "coterie.data.table_files",

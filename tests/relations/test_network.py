@@ -12,7 +12,7 @@ from scipy.spatial.distance import cdist
 
 from coterie.errors import CoterieError
 from coterie.relations import neighbours
-from coterie.relations.clustering import (
+from coterie.relations.clusters import (
     adjusted_rand_index,
     by_first,
     leading_eigenvectors,

@@ -9,7 +9,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from coterie.relations.clustering import merge_tree
+from coterie.relations.clusters import merge_tree
 from coterie.relations.network import Network
 from coterie.report.network_figures import EDGES, LEAVES, merge_figure, network_figure, spring_layout
 

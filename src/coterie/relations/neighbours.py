@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from coterie.numerics.arrays import Floats, Ints
-from coterie.relations import clustering
+from coterie.relations.clusters import joined
 
 Distance = Callable[[Ints, Ints], Floats]
 
@@ -113,7 +113,7 @@ def _joined(labels: Ints, edges: Ints) -> tuple[Ints, Ints]:
     _, first = np.unique(ends @ [m, 1], return_index=True)  # of two components' edges the shortest
     tree = minimum_spanning_tree(coo_array((first + 1.0, tuple(ends[first].T)), shape=(m, m)))
     kept = np.sort(tree.data.astype(np.int64)) - 1
-    return kept, clustering.joined(m, ends[kept])[labels]
+    return kept, joined(m, ends[kept])[labels]
 
 
 def _leaving(P: Floats, labels: Ints) -> Ints:

@@ -13,7 +13,7 @@ from coterie.errors import CoterieError, listed
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option, checked
-from coterie.relations import clustering, neighbours
+from coterie.relations import clusters, neighbours
 
 Number = Annotated[int, Option("How many clients there are.", low=1)]
 Neighbours = Annotated[int, Option("Neighbours of a client.", low=1)]
@@ -94,7 +94,7 @@ class Network:
         key, times = np.unique(np.minimum(i, j) * n + np.maximum(i, j), return_counts=True)
         edges = _pairs(key[times == 2] if mutual else key, n)
         if connected:
-            added = neighbours.join(P, clustering.joined(n, edges))
+            added = neighbours.join(P, clusters.joined(n, edges))
             edges = _pairs(np.sort(np.concatenate([edges, added]) @ [n, 1]), n)
         if not weighted:
             return cls(n, edges, np.ones(len(edges)))
@@ -144,7 +144,7 @@ class Network:
     @cached_property
     def components(self) -> Ints:
         """Which connected component every client is in, (n,), numbered by their first clients."""
-        return clustering.joined(self.n, self.edges)
+        return clusters.joined(self.n, self.edges)
 
     def merged(self, Z: Floats, tolerance: float = 1e-4) -> Ints:
         """Clusters (n,) of clients whose z (n, q) are equal: components of the edges over which z does not change.
@@ -154,7 +154,7 @@ class Network:
         """
         near = tolerance * float(np.sqrt(np.mean(Z * Z))) if Z.size else 0.0
         i, j = self.edges.T
-        return clustering.joined(self.n, self.edges[np.max(np.abs(Z[i] - Z[j]), axis=1, initial=0.0) <= near])
+        return clusters.joined(self.n, self.edges[np.max(np.abs(Z[i] - Z[j]), axis=1, initial=0.0) <= near])
 
     def against(self, known: npt.ArrayLike, seed: int = 0) -> dict[str, float]:
         """How well the network agrees with known clusters (n,); NaN where there is nothing to compare.
@@ -164,7 +164,7 @@ class Network:
         adjusted Rand indices of the known clusters are with the ``components`` and with a ``spectral`` clustering into
         as many clusters, for whose k-means ``seed`` is.
         """
-        labels = clustering.codes(known, self.n)
+        labels = clusters.codes(known, self.n)
         total = float(self.weight.sum())
         out = dict.fromkeys(("inside", "chance", "modularity", "assortativity"), np.nan)
         if len(self):
@@ -176,9 +176,9 @@ class Network:
             out["modularity"] = out["inside"] - out["chance"]
             if out["chance"] < 1.0:
                 out["assortativity"] = out["modularity"] / (1.0 - out["chance"])
-        out["components"] = clustering.adjusted_rand_index(self.components, labels)
-        found = clustering.spectral_clustering(self.adjacency, int(labels.max()) + 1, seed)
-        return out | {"spectral": clustering.adjusted_rand_index(found, labels)}
+        out["components"] = clusters.adjusted_rand_index(self.components, labels)
+        found = clusters.spectral_clustering(self.adjacency, int(labels.max()) + 1, seed)
+        return out | {"spectral": clusters.adjusted_rand_index(found, labels)}
 
 
 def _need_others(k: int, n: int) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from coterie.errors import plural
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints, kernel
-from coterie.relations.clustering import leading_eigenvectors
+from coterie.relations.clusters import leading_eigenvectors
 from coterie.relations.network import Network
 from coterie.report import words
 from coterie.report.svg import COLOURS, Axes, Figure, colour, evenly, legend_rows, mark, picture, text
@@ -22,7 +22,7 @@ LEAVES = 200
 LABELLED = 48  # leaves of a tree that have their names beside them, at most
 
 Merges = Sequence[tuple[float, Sequence[int], int]]
-"""Where groups merge, rising, as in a :class:`coterie.relations.clustering.MergeTree`: lambda, a client of
+"""Where groups merge, rising, as in a :class:`coterie.relations.clusters.MergeTree`: lambda, a client of
 each group, and how many clients the new one has."""
 
 

@@ -250,7 +250,7 @@ def unscored(run: Trained) -> list[str]:
 
 def confusion_table(result: TrainingComparison, name: str) -> Table:
     """Found groups of a method against the known ones, of the first seed; and how well they agree in every seed."""
-    from coterie.relations.clustering import adjusted_rand_index
+    from coterie.relations.clusters import adjusted_rand_index
 
     pairs = [(r.group, k) for r, k in zip(result.runs[name], result.groups, strict=True)]
     found, known = pairs[0]

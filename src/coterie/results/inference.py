@@ -207,7 +207,7 @@ class Inference:
         CoterieError
             For methods that learn no variances, results without rows, and a level that is no probability.
         """
-        from coterie.results.profile import profile
+        from coterie.results.likelihood_tests_and_profiles import profile
 
         return profile(self, level)
 

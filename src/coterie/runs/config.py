@@ -1,28 +1,4 @@
-"""A configuration: what ``coterie fit`` and ``coterie compare`` are told of a net in a TOML file.
-
-```toml
-[data]                     # digits, fashion-mnist, a .npz file, or "package.module:function"
-source = "digits"
-partition = "rotated"
-clients = 40
-[model]                    # softmax, one of the package's nets, or "package.module:function"
-path = "mlp"
-[layout]                   # for methods that split a model
-personal = ["head*"]
-[network]                  # for methods along one: who is alike, and how strongly they are tied
-space = "model"
-k = 5
-[method]                   # or "package.module:Class"
-name = "fedavg"
-eta = 0.1
-[privacy]                  # sums hide a client; epsilon lasts for all rounds
-clip = 0.5
-epsilon = 8
-[run]
-rounds = 60
-seeds = 5
-```
-"""
+"""A configuration: what ``coterie fit`` and ``coterie compare`` are told of a net by a TOML file (``examples/``)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 from coterie.engines import InProcess
 from coterie.methods.networks.objective import NetworkObjective
 from coterie.methods.networks.optimum import flow, lambda_max, optimum, path
-from coterie.relations.clustering import adjusted_rand_index, merge_tree
+from coterie.relations.clusters import adjusted_rand_index, merge_tree
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 from tests.methods.networks.network_table import near, table

@@ -28,7 +28,7 @@ from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.holdout import halves
 from coterie.objectives.mean_loss import decode_loss, encode_loss, sizes, value
 from coterie.options import Option, checked
-from coterie.relations.clustering import by_first
+from coterie.relations.clusters import by_first
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from coterie.numerics.arrays import Floats, Ints
 from coterie.numerics.network.newton import minimise
 from coterie.numerics.network.penalty import DUAL
 from coterie.numerics.network.prox import Proximal, network_prox
-from coterie.relations.clustering import MergeTree, merge_tree
+from coterie.relations.clusters import MergeTree, merge_tree
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
 
