@@ -26,10 +26,12 @@ RUN = ("--method", "hierarchical", "--formula", FORMULA, "--covariance", "isotro
 class Engine:
     """What an engine's module offers, without processes."""
 
+    KEY = "site.toml"  # a file that is there
+
     def __init__(self):
         self.running, self.stopped, self.foreign = False, [], False
 
-    def init(self, folder, config):
+    def init(self, folder, config, at_home=()):
         (folder / "coordinator" / "keys").write_text(config.name)
 
     def start_coordinator(self, folder):

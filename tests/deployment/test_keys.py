@@ -81,9 +81,9 @@ def test_an_ended_certificate_starts_nothing_and_is_named(tmp_path):
     for folder in (tmp_path / "coordinator", tmp_path / "sites" / "a"):
         federation.write(folder)
     Member("a").write(tmp_path / "sites" / "a")
-    with pytest.raises(CoterieError, match=r"server\.crt ended on .* UTC: certificates hold for a year, .* init"):
+    with pytest.raises(CoterieError, match=r"server\.crt ended on .* UTC: certificates hold for a year, .* request"):
         flower.start_coordinator(tmp_path / "coordinator")
-    with pytest.raises(CoterieError, match=r"ca\.crt ended on .* UTC: certificates hold for a year, .* init"):
+    with pytest.raises(CoterieError, match=r"ca\.crt ended on .* UTC: certificates hold for a year, .* request"):
         flower.start_site(tmp_path / "sites" / "a")
     (tmp_path / "coordinator" / "flower" / "server.crt").write_text("nothing")
     with pytest.raises(CoterieError, match="is not a certificate"):

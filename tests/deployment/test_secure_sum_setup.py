@@ -105,22 +105,27 @@ def test_what_is_wrong_with_a_list_is_said_in_a_sentence(heart, tmp_path):
     assert not (home / "secure" / "peers.toml").exists()
 
 
+def begun(home, config):
+    """Its side of secure sums in a run that begins now."""
+    return secure_sum_setup.secure_site(home, secure_sum_setup.agreed(home, config, "basel"), "basel", "r")
+
+
 def test_a_site_starts_only_when_it_knows_who_is_who(heart):
     config, home = Config.read(heart), sites(heart)["basel"]
     Member("basel", allow=("models:make",)).write(home)
     assert "has no identity for secure sums yet" in coterie("federation", "start-site", home).message
     with pytest.raises(CoterieError, match="has no identity"):
-        secure_sum_setup.secure_site(home, config, "basel", "r")
+        begun(home, config)
     public = exchanged(heart)
     assert "has no list of the identities" in coterie("federation", "start-site", home).message
     coterie("federation", "identity", home, *public)
-    assert secure_sum_setup.secure_site(home, config, "basel", "r").name == "basel"
+    assert begun(home, config).name == "basel"
     more = Config(config.name, "flower", sites=(*SITES, "sion"), secure=config.secure)
     with pytest.raises(CoterieError, match=names("no list identities sites")):
-        secure_sum_setup.secure_site(home, more, "basel", "r")  # a site was added
+        begun(home, more)  # a site was added
     toml_files.write(home / "secure" / "peers.toml", {"peers": {"basel": "zz"}})
     with pytest.raises(CoterieError, match="does not say who is who"):
-        secure_sum_setup.secure_site(home, config, "basel", "r")
+        begun(home, config)
 
 
 def test_a_whole_federation_on_one_machine_is_made_at_once(heart, tmp_path):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.cli import federation_members as members
 from coterie.cli import federation_setup as setup
 from coterie.cli import fit_over_sites as o
 from coterie.cli.declared_options import takes
@@ -58,6 +59,7 @@ def start_site(
     if config.secure:
         secure_sum_setup.ready(home, config, member.name)
     engine = folders.engine(config.engine)
+    folders.need_key(home, engine)
     with waiting("Starting the site ..."):
         engine.need_trust(home)
         process = engine.start_site(home)
@@ -255,6 +257,13 @@ for command, example in {
     setup.init: "heart --engine nvflare --site basel --site bern --host fed.example.org",
     setup.schema: "heart/sites/basel --category pain --unit chol=mg/dl",
     setup.identity: "heart/sites/basel basel.pub bern.pub chur.pub",
+    members.request: "heart/sites/basel",
+    members.sign: "heart basel.request",
+    members.accept: "heart/sites/basel basel.signed",
+    members.add: "heart davos",
+    members.remove: "heart davos",
+    members.revoke: "heart davos --why 'a laptop was stolen'",
+    members.renew: "heart",
     start_coordinator: "heart",
     start_site: "heart/sites/basel",
     check: "heart",

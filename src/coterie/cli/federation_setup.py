@@ -63,6 +63,10 @@ def init(
     secure: Annotated[
         bool, typer.Option("--secure", help="Hide each site's part of every sum; needs three sites at least.")
     ] = False,
+    own_keys: Annotated[
+        bool,
+        typer.Option("--own-keys", help="Make no keys of sites: each makes its own ('request'). Without, to try out."),
+    ] = False,
 ) -> None:
     """Write a folder with configuration, certificates and keys for a coordinator and each of its sites."""
     check_folder(folder, "FOLDER")
@@ -78,9 +82,15 @@ def init(
     tables = {where: str(path.resolve()) for where, path in _tables(data).items()}
     agreed = None if schema is None else Schema.read(schema)
     with status("Making certificates and keys ..."):
-        folders.init(folder, config, tables, agreed, min_group, tuple(allow or ()), rules)
+        at_home = config.sites if own_keys else ()
+        folders.init(folder, config, tables, agreed, min_group, tuple(allow or ()), rules, at_home)
     say(f"Wrote federation '{config.name}' of {plural(len(config.sites), 'site')} over {config.engine} to {folder}.")
-    say(f"Send each site its own folder {folder}/sites/<name> over a confidential channel; keep the rest.")
+    if own_keys:
+        say(f"Send each site its own folder {folder}/sites/<name>, which holds nothing secret; keep the rest.")
+        say("Each site makes its key there ('coterie federation request SITE'), and sends its .request file.")
+    else:
+        say(f"Send each site its own folder {folder}/sites/<name> over a confidential channel; keep the rest.")
+        say("Whoever made these keys can pose as any site. Where sites should trust nobody with theirs: --own-keys.")
     if (hidden := secure_sum_setup.settings(config)) is not None:
         say(hidden.promise(len(config.sites)))
         say(

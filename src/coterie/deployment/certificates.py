@@ -1,10 +1,12 @@
 """Certificates and keys of a deployment: made, and checked by their dates and at each other's end.
 
 Sites check the coordinator's certificate against their authority's; a Flower coordinator knows sites by public keys.
+A site may make its own key and ask for a certificate, or prove that it has a key.
 """
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import socket
 import ssl
@@ -13,26 +15,30 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
     PublicFormat,
     load_pem_private_key,
+    load_pem_public_key,
+    load_ssh_private_key,
 )
 
 from coterie import files
 from coterie.errors import CoterieError
 
 RENEW = (
-    "certificates hold for a year, so make the federation anew with 'coterie federation init' in an empty folder, and "
-    "give each site its new folder"
+    "certificates hold for a year, so the coordinator's owner renews its own by 'coterie federation renew', and a site "
+    "asks for another by 'coterie federation request'"
 )
 _OTHER = "this site's folder is of another federation, or the coordinator's is: ask the coordinator for this site's own"
 _EXPIRED = 10  # OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED
 _PATIENCE = 3.0  # seconds
+_PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.MAX_LENGTH)
 _UNUSED = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only",
            "decipher_only")  # fmt: skip
 
@@ -112,13 +118,17 @@ def authority(folder: Path, name: str, days: float) -> None:
     private(folder / "ca.crt", signed)
 
 
+def load_authority(folder: Path) -> tuple[x509.Certificate, Any]:
+    """The certificate and the key that :func:`authority` made."""
+    return x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()), _loaded(folder / "ca.key")
+
+
 def certificate(folder: Path, path: Path, host: str, days: float) -> None:
     """Make ``path``.crt and ``path``.key for a server at ``host``, signed by the authority in ``folder``.
 
     The certificate holds for ``host``, ``localhost`` and 127.0.0.1, for ``days`` days.
     """
-    issuer = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()).subject
-    issuer_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    issuer, issuer_key = load_authority(folder)
     key = _new_key()
     names: list[x509.GeneralName] = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     try:
@@ -129,23 +139,110 @@ def certificate(folder: Path, path: Path, host: str, days: float) -> None:
         x509.SubjectAlternativeName(dict.fromkeys(names)),
         x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]),
     )
-    private(path.with_suffix(".crt"), _certificate(_name(host), key, issuer, issuer_key, days, *server))
+    private(path.with_suffix(".crt"), _certificate(_name(host), key, issuer.subject, issuer_key, days, *server))
     private(path.with_suffix(".key"), _written(key))
 
 
-def node_key(path: Path, public: Path) -> None:
-    """Make a site's key, EC P-384 in OpenSSH's format, and the public half that the coordinator registers."""
-    key = _new_key()
-    private(path, _written(key, PrivateFormat.OpenSSH))
-    private(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+def node_key(path: Path, public_path: Path) -> None:
+    """Make a site's key for Flower, and the public half that the coordinator registers."""
+    private(path, ssh_key())
+    private(public_path, openssh(public_at(path)))
+
+
+def ssh_key() -> bytes:
+    """A site's key for Flower: EC P-384 in OpenSSH's format."""
+    return _written(_new_key(), PrivateFormat.OpenSSH)
+
+
+def openssh(key: str) -> bytes:
+    """A public key in OpenSSH's format, in which Flower registers it."""
+    return load_pem_public_key(key.encode()).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+
+
+def rsa_key() -> bytes:
+    """A site's key for NVFlare, which signs with RSA alone: 3,072 bits."""
+    return _written(rsa.generate_private_key(65537, 3072))
+
+
+def request(path: Path, name: str) -> str:
+    """A certificate request (PKCS #10) for the key at ``path``, signed with it, in the ``name`` of a site."""
+    builder = x509.CertificateSigningRequestBuilder().subject_name(_name(name))
+    return builder.sign(_loaded(path), hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+
+
+def requested(text: str) -> x509.CertificateSigningRequest:
+    """A certificate request; a CoterieError where it is none, or who made it has not its key."""
+    try:
+        found = x509.load_pem_x509_csr(text.encode())
+        if not found.is_signature_valid:
+            raise InvalidSignature
+    except (ValueError, TypeError, InvalidSignature) as problem:
+        raise CoterieError(
+            "The request is damaged or not signed with its own key: ask its site for it again."
+        ) from problem
+    return found
+
+
+def public(key: Any) -> str:
+    """The public half of a key, or of a certificate request, as text."""
+    return str(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode())
+
+
+def public_at(path: Path) -> str:
+    """The public half of the private key in a file."""
+    return public(_loaded(path))
+
+
+def fingerprint(data: bytes) -> str:
+    """What tells bytes from any other, for people to compare: 128 bits of SHA-256."""
+    text = hashlib.sha256(data).hexdigest()[:32]
+    return "-".join(text[i : i + 4] for i in range(0, 32, 4))
+
+
+def proof(path: Path, question: bytes) -> bytes:
+    """What only who has the RSA key at ``path`` can answer to a question."""
+    return bytes(_loaded(path).sign(question, _PSS, hashes.SHA256()))
+
+
+def proved(key: str, question: bytes, answer: object) -> bool:
+    """Whether an answer to a question is :func:`proof` of the key whose public half is ``key``."""
+    try:
+        load_pem_public_key(key.encode()).verify(answer, question, _PSS, hashes.SHA256())  # type: ignore[union-attr,call-arg,arg-type]
+    except (InvalidSignature, ValueError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def renew(path: Path, issuer: x509.Certificate, issuer_key: Any, days: float) -> None:
+    """Make the certificate at ``path`` anew, for the same key and names, from now on for ``days``."""
+    old, now = x509.load_pem_x509_certificate(path.read_bytes()), datetime.now(UTC)
+    builder = x509.CertificateBuilder(issuer.subject, old.subject, old.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(days=days))
+    for extension in old.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    made = builder.sign(issuer_key, old.signature_hash_algorithm)  # type: ignore[arg-type]
+    private(path, made.public_bytes(Encoding.PEM))
+
+
+def ends(path: Path) -> datetime | None:
+    """When the certificate in a file ends; None where there is none."""
+    return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc if path.exists() else None
+
+
+def _loaded(path: Path) -> Any:
+    data = path.read_bytes()
+    try:
+        return (load_ssh_private_key if b"OPENSSH" in data[:40] else load_pem_private_key)(data, None)
+    except (ValueError, TypeError) as problem:
+        raise CoterieError(f"'{path}' is no private key: delete it, and ask for a certificate again.") from problem
 
 
 def _new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
 
 
-def _written(key: ec.EllipticCurvePrivateKey, form: PrivateFormat = PrivateFormat.PKCS8) -> bytes:
-    return key.private_bytes(Encoding.PEM, form, NoEncryption())
+def _written(key: Any, form: PrivateFormat = PrivateFormat.PKCS8) -> bytes:
+    return bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))
 
 
 def _name(text: str) -> x509.Name:

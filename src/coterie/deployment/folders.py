@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import count
@@ -15,6 +16,7 @@ from typing import Any
 from coterie import files, options
 from coterie.deployment import secure_sum_setup, toml_files
 from coterie.deployment.federation_toml import COORDINATOR, FEDERATION, RUN, SCHEMA, SITE, Config, check_name
+from coterie.deployment.membership import Register
 from coterie.deployment.schema import Schema
 from coterie.deployment.site.site_toml import MIN_GROUP, Disclosure, Member
 from coterie.errors import CoterieError, listed, nearest
@@ -26,8 +28,12 @@ _PACKAGES = {"flower": "flwr", "nvflare": "nvflare"}
 def engine(name: str) -> Any:
     """``coterie.deployment.<name>.operator_commands``; a CoterieError names the extra where it is not installed.
 
-    The module has functions of folders, those of a coordinator or a site but for ``init``: ``init(folder, config)``
-    writes certificates, keys and settings of a federation, and keeps what is there; ``start_coordinator(folder)``,
+    The module has functions of folders, those of a coordinator or a site but for three: ``init(folder, config,
+    at_home)`` writes certificates, keys and settings of a federation, and keeps what is there, and makes no keys of
+    sites ``at_home``; ``admit(folder, config, site, csr)`` signs a request, and gives what the site installs, by path
+    in its folder; ``renew(folder)`` makes the coordinator's certificates anew. ``expel(folder, site)`` at a coordinator
+    lets a site in no more; ``new_key()`` is one of a site, which keeps it at ``KEY`` and its authority's certificate at
+    ``ROOT``. ``ends(folder)`` is when certificates end. ``start_coordinator(folder)``,
     which waits until sites can connect, and ``start_site(folder)`` give a process; ``run(folder, run_id, timeout)``
     runs ``runs/<run_id>/run.toml`` to its end, or goes on with it; ``status(folder)`` has "running", "pid" and, of
     a coordinator, "sites" ("online" or "offline" by name) and "jobs"; ``need_trust(folder)`` raises where certificates
@@ -89,8 +95,11 @@ def init(
     min_group: int = MIN_GROUP,
     allow: tuple[str, ...] = (),
     disclosure: Mapping[str, Any] | None = None,
+    at_home: Sequence[str] = (),
 ) -> None:
     """Write a federation's folder; what is there already is kept, so that a site can be added.
+
+    Sites ``at_home`` make their own keys (:mod:`coterie.deployment.joining`): their folders hold nothing secret.
 
     ``data`` names the tables of sites that are known here; every copy gets the ``schema``, every site at first
     ``min_group``, ``allow`` and the rules of ``disclosure``, which its owner may change.
@@ -121,7 +130,11 @@ def init(
     for member, home in zip(members, homes[1:], strict=True):
         if not (home / SITE).exists():
             member.write(home)
-    made.init(folder, config)
+    register = Register.read(homes[0])
+    if missing := [name for name in at_home if name not in register.keys]:
+        register = replace(register, keys=register.keys | dict.fromkeys(missing, ""))
+        register.write(homes[0])
+    made.init(folder, config, tuple(register.keys))
 
 
 def _need_same(folder: Path, config: Config) -> None:
@@ -189,6 +202,15 @@ def _is_check(run: Path) -> bool:
         return files.read_toml(run / RUN, "what a run does").get("program") == "check"
     except CoterieError:
         return False
+
+
+def need_key(home: Path, engine: Any) -> None:
+    """A CoterieError where a site has no key yet."""
+    if not (home / engine.KEY).exists():
+        raise CoterieError(
+            f"There is no key in '{home}' yet: 'coterie federation request {home}' makes it there, and 'coterie "
+            "federation accept' installs what was signed."
+        )
 
 
 def trouble(engine: Any, home: Path) -> str | None:

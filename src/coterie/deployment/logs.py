@@ -115,6 +115,11 @@ class RunLog:
             self.status["quarantined"] = dict(sites)
             self.note()
 
+    def anew(self, why: str) -> None:
+        """Note that the run begins anew, and why."""
+        self.status |= {"missing": {}, "quarantined": {}, "exchange": 0, "away": {}}
+        self.note({"time": now(), "state": "begins anew", "why": why})
+
     def end(self, state: str, why: str = "") -> None:
         """Note how the run ended: "finished", "below quorum", "failed" or :data:`AGAIN`, and why."""
         said = {"state": state, "why": why}

@@ -7,11 +7,10 @@ The public half, ``secure/<name>.pub``, goes to the other sites. Each pins the p
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coterie import files
 from coterie.deployment import toml_files
@@ -72,12 +71,20 @@ def make(folder: Path, name: str) -> Path:
 
 def read(paths: Iterable[Path]) -> dict[str, bytes]:
     """The public identities in files that :func:`make` wrote, by site."""
-    found: dict[str, bytes] = {}
+    contents = {}
     for path in paths:
         try:
-            said = re.fullmatch(rf"{_TITLE} (\S+) ([0-9a-fA-F]{{128}})\s*".encode(), files.content(path))
+            contents[path] = files.content(path)
         except OSError as problem:
             raise CoterieError(f"'{path}' cannot be read: {problem.strerror or problem}.") from problem
+    return parse(contents)
+
+
+def parse(contents: Mapping[Any, bytes]) -> dict[str, bytes]:
+    """The public identities that files hold, whose contents are known by their names."""
+    found: dict[str, bytes] = {}
+    for path, content in contents.items():
+        said = re.fullmatch(rf"{_TITLE} (\S+) ([0-9a-fA-F]{{128}})\s*".encode(), content)
         if said is None:
             raise CoterieError(f"'{path}' is not the public identity of a site: ask its owner for the file again.")
         name, key = said[1].decode(errors="replace"), bytes.fromhex(said[2].decode())
@@ -118,10 +125,10 @@ def pin(folder: Path, config: Config, found: Mapping[str, bytes]) -> str:
 
 
 def fingerprint(found: Mapping[str, bytes]) -> str:
-    """What tells a list of public identities from any other, for people to compare: 128 bits of SHA-256."""
-    lines = "".join(f"{name} {key.hex()}\n" for name, key in sorted(found.items()))
-    text = hashlib.sha256(lines.encode()).hexdigest()[:32]
-    return "-".join(text[i : i + 4] for i in range(0, 32, 4))
+    """What tells a list of public identities from any other, for people to compare."""
+    from coterie.deployment.certificates import fingerprint as words
+
+    return words("".join(f"{name} {key.hex()}\n" for name, key in sorted(found.items())).encode())
 
 
 def init(config: Config, sites: Sequence[Path]) -> str:
@@ -158,11 +165,18 @@ def _pinned(path: Path) -> dict[str, bytes]:
         ) from problem
 
 
-def secure_site(folder: Path, config: Config, name: str, run: str) -> SecureSite | None:
-    """A site's side of secure sums in a run; None where sums are in the clear."""
-    if (secure := settings(config)) is None:
-        return None
-    from coterie.engines.secure_sum import SecureSite
+def agreed(folder: Path, config: Config, name: str) -> dict[str, Any]:
+    """What a run is begun with at a site: the settings of secure sums, and who is who; nothing without them."""
+    if not config.secure:
+        return {}
+    return {"settings": dict(config.secure), "peers": ready(folder, config, name)[1]}
 
-    identity, peers = ready(folder, config, name)
-    return SecureSite(name, run, secure, identity, peers)
+
+def secure_site(folder: Path, agreed: Mapping[str, Any], name: str, run: str) -> SecureSite | None:
+    """A site's side of secure sums in a run that was begun with what :func:`agreed` gave; None without."""
+    if not agreed:
+        return None
+    from coterie.engines.secure_sum import Identity, Secure, SecureSite
+
+    secure = of(Secure, agreed["settings"], "[secure]")
+    return SecureSite(name, run, secure, Identity.load(folder / FILES / IDENTITY), agreed["peers"])

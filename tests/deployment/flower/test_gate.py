@@ -37,7 +37,7 @@ def signed(key=KEY, pem=PEM, when="2026-01-01T00:00:00+00:00"):
 def made(behind):
     """A gate of one site's key, before a SuperLink that a function plays."""
     gate = Gate.__new__(Gate)
-    gate._keys = {PEM: KEY.public_key()}
+    gate._keys, gate._read_keys = {PEM: KEY.public_key()}, lambda: None
     gate._client = httpx.AsyncClient(transport=httpx.MockTransport(behind), base_url="https://127.0.0.1:1")
     return gate
 

@@ -23,6 +23,7 @@ from coterie.deployment.coordinator.fit import fit, need_rows, settled
 from coterie.deployment.coordinator.run_toml import ADVISE, CHECK, COMPARE, RunConfig, digest
 from coterie.deployment.federation_toml import RUN, SCHEMA, Config
 from coterie.deployment.logs import RunLog
+from coterie.deployment.membership import Members, SitesGone
 from coterie.deployment.processes import PATIENCE
 from coterie.deployment.schema import Schema, clusters_of, design_of
 from coterie.engines.checkpoint_and_journal import write_durable
@@ -47,10 +48,17 @@ PATIENT: dict[str, Any] = {
 """Policy of a deployed run where nothing else is said: a site has four minutes to come back, none may be missing."""
 
 
-def run(transport: Transport, folder: str | Path, run_id: str, expected: str | None = None) -> None:
+def run(
+    transport: Transport,
+    folder: str | Path,
+    run_id: str,
+    expected: str | None = None,
+    refused: Mapping[str, str] | None = None,
+) -> None:
     """Run the program of ``folder/runs/<run_id>``, or go on with it, and leave its result there.
 
-    The sites are those that the engine vouches for. ``expected`` is the digest of the program that the command named.
+    The sites are those that the engine vouches for, but for ``refused``, by site and reason. ``expected`` is the digest
+    of the program that the command named. Where a site leaves the federation meanwhile, the run begins anew without it.
     A CoterieError, which ``status.json`` has too, says what ends it; a BelowQuorum, that it goes on if it is run again.
     """
     folder = files.local(folder)
@@ -60,10 +68,18 @@ def run(transport: Transport, folder: str | Path, run_id: str, expected: str | N
         if expected is not None and digest(folder, run_id) != expected:
             raise CoterieError(f"'{home / RUN}' is not what the command wrote: give the run another name.")
         program, config = RunConfig.read(home / RUN), Config.read(folder)
-        if program.program == CHECK:
-            run_check(transport, folder, run_id, bool(program.options.get("unite")))
-        else:
-            _run(transport, folder, home, program, config, log)
+        ended = False
+        while not ended:
+            members = Members(transport, folder, home, refused)
+            log.status["sites"] = members.sites
+            try:
+                if program.program == CHECK:
+                    run_check(members, folder, run_id, bool(program.options.get("unite")))
+                else:
+                    _run(members, folder, home, program, replace(config, secure=members.secure), log)
+                ended = True
+            except SitesGone as change:
+                log.anew(str(change))
     except BelowQuorum as problem:
         if NO_RECORD in str(problem):
             text = (
@@ -174,7 +190,7 @@ def function(folder: Path, program: RunConfig) -> Any:
     return found
 
 
-def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, config: Config, log: RunLog) -> None:
+def _run(transport: Members, folder: Path, home: Path, program: RunConfig, config: Config, log: RunLog) -> None:
     verify(folder, program, config)
     schema = Schema.read(folder / SCHEMA) if (folder / SCHEMA).exists() else None
     feds: list[Remote] = []
@@ -190,11 +206,11 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
 
         fed = Remote(
             transport,
-            run=f"{home.name}.{part}" if part else home.name,
+            run=".".join(filter(None, (home.name, transport.course, part))),
             task=program.asked(schema) | task,
             seed=program.drawn(config),
             policy=policy(config.policy),
-            journal=home / JOURNAL / part,
+            journal=journal / part,
             watch=watch,
             secure=secure_sum_setup.settings(config),
             need=need_rows if every_client and not part else lambda _: None,
@@ -202,7 +218,8 @@ def _run(transport: Transport, folder: Path, home: Path, program: RunConfig, con
         feds.append(fed)
         return fed
 
-    went = (home / JOURNAL / "participants").exists()
+    journal = home / "-".join(filter(None, (JOURNAL, transport.course)))
+    went = (journal / "participants").exists()
     fed = opened()
     log.opened({name: len(rows) for name, rows in zip(fed.names, fed.sites, strict=True)}, fed.away)
     if not (program.fits or program.program in TRAINED):

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie.deployment import membership
 from coterie.deployment.certificates import private
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.flower.supervisor import FILES, LOG, MARK, refused
@@ -187,7 +188,7 @@ def run_whole(grid: Any, folder: Path, run: str, digest: str) -> None:
     (whole, join), config = programs.waits(folder, run), Config.read(folder)
     try:
         strangers = partial(refused, folder / FILES / LOG)
-        transport = FlowerTransport(grid, config.sites, join=join, whole=whole, strangers=strangers)
+        transport = FlowerTransport(grid, membership.wanted(folder, run), join=join, whole=whole, strangers=strangers)
     except CoterieError as problem:
         RunLog(folder / "runs" / run, config.sites).end("below quorum", str(problem))
         raise

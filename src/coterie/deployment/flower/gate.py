@@ -54,13 +54,18 @@ class _Gone(Exception):
 class Gate:
     """An ASGI app that passes calls on to the SuperLink at ``address``, checked against the authority ``ca``.
 
-    Only calls that are signed with one of ``keys``, a folder of the sites' public keys, are passed on.
+    Only calls that are signed with one of ``keys``, a folder of the sites' public keys as it is now, are passed on.
     """
 
     def __init__(self, address: str, ca: Path, keys: Path) -> None:
-        self._keys = _public(keys)
+        self._folder, self._stamp, self._keys = keys, 0, dict[bytes, Any]()
         context = ssl.create_default_context(cafile=str(ca))
         self._client = httpx.AsyncClient(base_url=address, verify=context, timeout=60.0, trust_env=False)
+
+    def _read_keys(self) -> None:
+        """Read the folder again when a key was added, or taken away."""
+        if (stamp := self._folder.stat().st_mtime_ns) != self._stamp:
+            self._keys, self._stamp = _public(self._folder), stamp
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one call."""
@@ -71,6 +76,7 @@ class Gate:
             if scope["type"] == "http":
                 await _plain(send, 403, b"Only sites are served here.")
             return
+        self._read_keys()
         if not _signed(dict(scope["headers"]), self._keys):
             log.warning("refused %s: %s", where, UNSIGNED)
             await _plain(send, 400, _UNKNOWN, "application/json")

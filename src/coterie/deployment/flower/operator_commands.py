@@ -13,6 +13,7 @@ import secrets
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 
 from coterie.deployment import certificates, processes
 from coterie.deployment.coordinator.run_toml import digest
-from coterie.deployment.federation_toml import Config
+from coterie.deployment.federation_toml import COORDINATOR, Config
 from coterie.deployment.flower.supervisor import (
     FILES,
     LOG,
@@ -32,10 +33,13 @@ from coterie.deployment.flower.supervisor import (
     nodes,
     program,
     refused,
+    register,
 )
 from coterie.deployment.logs import recent
 from coterie.errors import CoterieError
 
+KEY, ROOT = f"{FILES}/node.key", f"{FILES}/ca.crt"
+new_key = certificates.ssh_key
 _PROJECT = """\
 [build-system]
 requires = ["hatchling"]
@@ -64,14 +68,15 @@ _LOOK = 3.0  # seconds between looks whether processes live
 _FRESH = timedelta(seconds=40)  # since a process of a site ended, that is still so: it is started again within ten
 
 
-def init(folder: Path, config: Config, *, days: float = 365.0) -> None:
+def init(folder: Path, config: Config, at_home: Sequence[str] = (), *, days: float = 365.0) -> None:
     """Write certificates and keys into ``folder``/coordinator and ``folder``/sites/<name>, for their owners alone.
 
-    An authority (``folder``/authority: keep it away from both), the coordinator's certificate, and for each site a
-    key, EC P-384, whose public half the coordinator gets. Certificates hold for ``days``.
+    An authority (``folder``/authority: keep it away from both), the coordinator's certificate, and for each site but
+    those ``at_home`` a key, EC P-384, whose public half the coordinator gets. Certificates hold for ``days``, that of
+    the authority ten times as long.
     """
-    authority, files = folder / "authority", folder / "coordinator" / FILES
-    certificates.authority(authority, config.name, days)
+    authority, files = folder / "authority", folder / COORDINATOR / FILES
+    certificates.authority(authority, config.name, 10.0 * days)
     if not (files / "server.key").exists():
         certificates.certificate(authority, files / "server", config.host, days)
     _write_once(files / "secret", secrets.token_bytes(32))
@@ -80,12 +85,49 @@ def init(folder: Path, config: Config, *, days: float = 365.0) -> None:
         _write_once(files / "app" / f"{part}.py", _PART.format(part).encode())
     ca = (authority / "ca.crt").read_bytes()
     _write_once(files / "ca.crt", ca)
+    (files / "nodes").mkdir(mode=0o700, exist_ok=True)
     for name in config.sites:
         own = folder / "sites" / name / FILES
         _write_once(own / "ca.crt", ca)
-        _write_once(own / "secret", secrets.token_bytes(32))
-        if not (own / "node.key").exists():
+        if not (own / "node.key").exists() and name not in at_home:
+            _write_once(own / "secret", secrets.token_bytes(32))
             certificates.node_key(own / "node.key", files / "nodes" / f"{name}.pub")
+
+
+def admit(folder: Path, config: Config, site: str, csr: Any) -> dict[str, str]:
+    """Register the key of a site's request, in the place of an earlier one; what the site is to install."""
+    home, key = folder.resolve() / COORDINATOR, certificates.openssh(certificates.public(csr))
+    path = home / FILES / "nodes" / f"{site}.pub"
+    if not path.exists() or path.read_bytes() != key:
+        expel(home, site)
+        certificates.private(path, key)  # from here on the gate lets it through
+        if (home / FILES / READY).exists():
+            register(home)
+    return {ROOT: (folder / "authority" / "ca.crt").read_text()}
+
+
+def expel(folder: Path, site: str) -> None:
+    """Let a site's key through the gate no more, from now on."""
+    files, known = folder.resolve() / FILES, nodes(folder.resolve())
+    (files / "nodes" / f"{site}.pub").unlink(missing_ok=True)
+    if (number := known.pop(site, None)) is None:
+        return
+    certificates.private(files / "nodes.json", json.dumps(known).encode())
+    if (files / READY).exists():
+        flwr(folder.resolve(), "supernode", "unregister", str(number))
+
+
+def renew(folder: Path) -> None:
+    """Make the certificate of a federation's coordinator anew."""
+    authority = folder / "authority"
+    cert, key = certificates.load_authority(authority)
+    certificates.renew(folder / COORDINATOR / FILES / "server.crt", cert, key, 365.0)
+
+
+def ends(folder: Path) -> datetime | None:
+    """When the first of a coordinator's or a site's certificates ends."""
+    found = (certificates.ends(folder / FILES / name) for name in ("server.crt", "ca.crt"))
+    return min(filter(None, found), default=None)
 
 
 def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
@@ -109,6 +151,7 @@ def start_site(folder: Path) -> subprocess.Popen[bytes]:
     """Start the site of ``folder``; it connects when the coordinator is there, again and again."""
     folder = folder.resolve()
     certificates.need_valid(folder / FILES / "ca.crt")
+    _write_once(folder / FILES / "secret", secrets.token_bytes(32))
     return _start("site", folder)
 
 

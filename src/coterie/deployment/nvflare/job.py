@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
@@ -21,12 +22,15 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.collab import collab
 
 from coterie import files
+from coterie.deployment import certificates
+from coterie.deployment.membership import Register
 from coterie.deployment.nvflare.transport import CollabTransport
 from coterie.engines import wire
 from coterie.errors import CoterieError
 
 _FILE, LOCK = "job.json", "coordinator.lock"
 _WAIT = 30.0  # seconds
+_PROOF = b"coterie: this is the key of a site\n"
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ class CoordinatorJob(FLComponent):
     def __init__(self, run_id: str, sites: Sequence[str], digest: str = "") -> None:
         super().__init__()
         self.run_id, self.sites, self.digest = run_id, list(sites), digest
+        self.refused: dict[str, str] = {}
         self._transport: CollabTransport | None = None
 
     @collab.main
@@ -93,6 +98,7 @@ class CoordinatorJob(FLComponent):
             Outcome(job, "running").write(run)
             self._transport = transport = CollabTransport(collab.clients, self.sites, collab.context.is_aborted)
             try:
+                self.refused = unproved(collab.clients, Register.read(folder).keys)
                 self.program(transport, folder, self.run_id)
             except Exception as problem:
                 Outcome(job, "failed", type(problem).__name__, str(problem)).write(run)
@@ -105,7 +111,7 @@ class CoordinatorJob(FLComponent):
         """What the coordinator does with the sites."""
         from coterie.deployment.coordinator.run import run
 
-        run(transport, folder, run_id, self.digest)
+        run(transport, folder, run_id, self.digest, self.refused)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Tell the transport which sites NVFlare knows to be gone."""
@@ -131,6 +137,7 @@ class SiteJob:
         """Make the receiver; what goes wrong is answered later, since an error here would end the job of all sites."""
         try:
             folder = folder_of(collab.fl_ctx)
+            self._key = folder / "nvflare/startup/client.key"
             # A process of an earlier job of this run, whose parent was killed, ends within seconds.
             self._held = sole(folder / "runs" / f"{self.run_id}.lock")
             self._held.__enter__()
@@ -152,12 +159,39 @@ class SiteJob:
         return True
 
     @collab.publish
+    def prove(self, question: bytes) -> bytes:
+        """That this site has the key of its certificate."""
+        return certificates.proof(self._key, _PROOF + bytes(question))
+
+    @collab.publish
     def receive(self, data: bytes) -> bytes:
         """Answer one message; a message sent again waits for the first, and gets its stored reply."""
         with self._lock:
             if self._receive is None:
                 return wire.encode({"refused": f"Site {collab.site_name!r} cannot take part: {self._problem}"})
             return self._receive(data)
+
+
+def unproved(clients: Iterable[Any], keys: Mapping[str, str]) -> dict[str, str]:
+    """The sites that do not prove to have the key that was signed for them last, and what to do.
+
+    NVFlare lets in whoever has a certificate of the name, an older one too, whose key somebody may have stolen.
+    """
+    wrong = {}
+    for client in clients:
+        if (key := keys.get(client.name)) is None:
+            continue
+        question = os.urandom(32)
+        try:
+            answer = client(timeout=_WAIT).prove(question)
+        except Exception:
+            answer = None
+        if not certificates.proved(key, _PROOF + question, answer):
+            wrong[client.name] = (
+                f"Site '{client.name}' does not have the key that was signed for it last: its owner accepts what was "
+                "signed and starts it again; if it is a stranger, revoke the site's key."
+            )
+    return wrong
 
 
 def folder_of(fl_ctx: FLContext) -> Path:

@@ -6,21 +6,23 @@ names those that were refused.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coterie.deployment import certificates, processes
+from coterie import files
+from coterie.deployment import certificates, membership, processes
 from coterie.deployment.coordinator.run_toml import digest
-from coterie.deployment.federation_toml import Config
+from coterie.deployment.federation_toml import COORDINATOR, Config
 from coterie.deployment.logs import AGAIN, RunLog
 from coterie.deployment.nvflare import provisioning
 from coterie.deployment.nvflare.job import LOCK, CoordinatorJob, Outcome, SiteJob, held
@@ -30,6 +32,8 @@ from coterie.engines.retry_and_quorum import BelowQuorum
 from coterie.errors import CoterieError, listed
 
 T = TypeVar("T")
+KEY, ROOT = f"{provisioning.WORKSPACE}/startup/client.key", f"{provisioning.WORKSPACE}/startup/rootCA.pem"
+new_key = certificates.rsa_key
 _SCRIPT = "startup/sub_start.sh"
 _PARENTS = ("server_train", "client_train")
 PATIENCE = 60.0  # seconds that the server may be away
@@ -44,12 +48,56 @@ _LOOK = 1.0  # seconds between questions to the server
 _CHECK = 5.0  # seconds between questions to the sites whether they still have the job
 
 
-def init(folder: Path, config: Config) -> None:
+def init(folder: Path, config: Config, at_home: Sequence[str] = ()) -> None:
     """Make NVFlare's certificates, keys and settings in ``coordinator/`` and ``sites/<name>/``.
 
-    What it keeps to sign certificates of sites that join later is in ``authority/``.
+    What it keeps to sign certificates of sites that join later is in ``authority/``. No keys are made of sites
+    ``at_home``.
     """
-    provisioning.provision(folder.resolve(), config.name, config.host, config.port, config.sites)
+    provisioning.provision(folder.resolve(), config.name, config.host, config.port, config.sites, at_home)
+
+
+def admit(folder: Path, config: Config, site: str, csr: Any) -> dict[str, str]:
+    """Sign a site's request, and let it in where it was expelled; what it is to install."""
+    made = provisioning.signed(folder, config.name, site, csr.public_key())
+    _bar(folder / COORDINATOR, site, False)
+    return {f"{provisioning.WORKSPACE}/startup/{name}": text for name, text in made.items()}
+
+
+def expel(folder: Path, site: str) -> None:
+    """Let a site's client in no more. NVFlare refuses it by its name, whatever certificate it shows."""
+    _bar(folder, site, True)
+
+
+def renew(folder: Path) -> None:
+    """Make the certificates of a federation's coordinator and of its operator anew."""
+    cert, key = provisioning.authority(folder, Config.read(folder).name)
+    for path in _own_certificates(folder / COORDINATOR):
+        certificates.renew(path, cert, key, provisioning.DAYS)
+
+
+def _own_certificates(home: Path) -> list[Path]:
+    startup = home / provisioning.WORKSPACE / "startup"
+    found = [home / provisioning.CONSOLE / "startup/client.crt", startup / "server.crt", startup / "client.crt"]
+    return [path for path in found if path.exists()]
+
+
+def ends(folder: Path) -> datetime | None:
+    """When the first of a coordinator's or a site's own certificates ends."""
+    return min(filter(None, map(certificates.ends, _own_certificates(folder))), default=None)
+
+
+def _bar(folder: Path, site: str, barred: bool) -> None:
+    """Tell the server which sites it refuses by name: where it runs by its console, and for its next start."""
+    path = folder / provisioning.WORKSPACE / "disabled_clients.json"
+    if parent(folder / provisioning.WORKSPACE) is not None:
+        with ServerSession(provisioning.console(folder)) as session:
+            session.bar(site, barred)
+        return
+    before = json.loads(path.read_text())["disabled_clients"] if path.exists() else []
+    after = sorted({*before, site} if barred else {*before} - {site})
+    if after != before:
+        files.write(path, [json.dumps({"disabled_clients": after}).encode()], mode=0o600)
 
 
 def start_coordinator(folder: Path) -> subprocess.Popen[bytes]:
@@ -179,7 +227,7 @@ def carry_out(
 ) -> None:  # fmt: skip
     """As :func:`run`, with the classes of the two sides of the job, whether it needs all sites, and waits for them."""
     folder = folder.resolve()
-    names, path = Config.read(folder).sites, folder / "runs" / run_id
+    names, path = membership.wanted(folder, run_id), folder / "runs" / run_id
     if parent(workspace := folder / provisioning.WORKSPACE) is None:
         raise processes.not_running(folder)
     end, idle, seen, why = time.monotonic() + timeout, 0, -1, ""

@@ -18,16 +18,22 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from nvflare.lighter.impl.cert import CertBuilder
+from nvflare.lighter.utils import Identity, generate_cert
+
 from coterie import files
 from coterie.deployment.logs import RECENT, recent
 from coterie.deployment.nvflare.server_session import ADMIN
-from coterie.errors import CoterieError, plural
+from coterie.errors import CoterieError, fitting, plural
 
 SERVER = "coordinator"
 WORKSPACE, CONSOLE = "nvflare", "nvflare-admin"
 CLASSES = ["nvflare.collab.runtime.", "coterie.deployment.nvflare.job."]
 """The only classes a job may name: no job can bring code of its own to a member."""
 
+DAYS = 365  # that a certificate holds which is signed or renewed here
 _PATIENCE = 120  # seconds in which NVFlare must have made the certificates
 _LIVENESS = 60  # seconds without a heartbeat until NVFlare takes a site for gone
 _BUILDERS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -38,8 +44,8 @@ _BUILDERS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def provision(folder: Path, name: str, host: str, port: int, sites: Sequence[str]) -> None:
-    """Make the workspaces of a federation in ``folder``, with certificates for every member.
+def provision(folder: Path, name: str, host: str, port: int, sites: Sequence[str], at_home: Sequence[str] = ()) -> None:
+    """Make the workspaces of a federation in ``folder``, with certificates for every member but those ``at_home``.
 
     It gets ``coordinator/``, ``sites/<name>/`` and ``authority/``; members that are there keep their certificates.
     Sites reach the coordinator at ``host:port``; at a loopback address it listens there alone. A CoterieError says that
@@ -58,6 +64,8 @@ def provision(folder: Path, name: str, host: str, port: int, sites: Sequence[str
         ],
         "builders": [{"path": f"nvflare.lighter.impl.{path}", "args": args} for path, args in _BUILDERS],
     }
+    certified = next(builder for builder in project["builders"] if builder["path"].endswith(".CertBuilder"))
+    certified |= {"path": f"{__name__}.OwnKeys", "args": certified["args"] | {"at_home": list(at_home)}}
     for participant in project["participants"]:
         participant["org"] = "coterie"
     _write(authority / "project.yml", project)  # JSON is YAML
@@ -84,6 +92,37 @@ def provision(folder: Path, name: str, host: str, port: int, sites: Sequence[str
         for path in (place, *place.rglob("*")):  # keys are for their owner alone, whatever made them
             if not path.is_symlink():
                 path.chmod(path.stat().st_mode & 0o700)
+
+
+class OwnKeys(CertBuilder):
+    """NVFlare's certificates, without keys of sites ``at_home``, which make their own."""
+
+    def __init__(self, at_home: Sequence[str], **args: Any) -> None:
+        super().__init__(**args)
+        self._at_home = frozenset(at_home)
+
+    def _build_write_cert_pair(self, participant: Any, base_name: str, ctx: Any) -> None:
+        if participant.type == "client" and participant.name in self._at_home:
+            (Path(ctx.get_kit_dir(participant)) / "rootCA.pem").write_bytes(self.serialized_cert)
+        else:
+            super()._build_write_cert_pair(participant, base_name, ctx)
+
+
+def authority(folder: Path, name: str) -> tuple[x509.Certificate, Any]:
+    """The certificate and the key of a federation's authority."""
+    path = folder / "authority" / name / "state" / "cert.json"
+    with fitting(f"'{path}'", "Sign where the federation was made, with all of its folder."):
+        state = json.loads(path.read_text(encoding="utf-8"))
+        root = x509.load_pem_x509_certificate(state["root_cert"].encode())
+        return root, serialization.load_pem_private_key(state["root_pri_key"].encode(), None)
+
+
+def signed(folder: Path, name: str, site: str, key: Any) -> dict[str, str]:
+    """The certificate of a site's own public key, and that of the authority, by their names in a workspace."""
+    root, root_key = authority(folder, name)
+    made = generate_cert(Identity(site, "coterie"), Identity(name), root_key, key, valid_days=DAYS)
+    pem = serialization.Encoding.PEM
+    return {"client.crt": made.public_bytes(pem).decode(), "rootCA.pem": root.public_bytes(pem).decode()}
 
 
 def settle(workspace: Path) -> None:

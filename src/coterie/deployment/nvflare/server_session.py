@@ -98,6 +98,10 @@ class ServerSession:
                 shutil.rmtree(code)
             return str(self._ask(lambda session: session.submit_job(str(Path(folder) / name))))
 
+    def bar(self, site: str, barred: bool) -> None:
+        """Let a site connect no more, or again."""
+        self._ask(lambda session: session.disable_client(site) if barred else session.enable_client(site))
+
     def abort(self, job: str) -> None:
         """End a job."""
         self._ask(lambda session: session.abort_job(job))

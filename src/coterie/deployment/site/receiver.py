@@ -225,7 +225,7 @@ class SiteReceiver:
             task = before["asked"]["task"]
             if before["stat"] != self._data_stat(task) and self._data_digest(task) != before["data"]:
                 raise CoterieError(f"The data of run '{run}' have changed since: put them back, or begin again.")
-            self._runs[run] = self._node(run, task, before["asked"]["seed"], before["data"])
+            self._runs[run] = self._node(run, task, before["asked"]["seed"], before["data"], before["secure"])
         return self._runs[run]
 
     def _about(self, run: str) -> dict[str, Any]:
@@ -279,9 +279,13 @@ class SiteReceiver:
             if before["data"] != data:
                 raise CoterieError(f"The data of run '{run}' have changed since: give the new run another name.")
         if run not in self._runs:
-            node = self._node(run, task, seed, data)
+            if before is not None:
+                secure = before["secure"]  # as it was when the run began, whoever has joined the federation since
+            else:
+                secure = secure_sum_setup.agreed(self.folder, self.config, self.member.name)
+            node = self._node(run, task, seed, data, secure)
             # The file first: a run that is not in it would end with this process.
-            kept = {"asked": asked, "data": data, "stat": self._data_stat(task)}
+            kept = {"asked": asked, "data": data, "stat": self._data_stat(task), "secure": secure}
             write_durable(self._path(run), wire.pieces(kept))
             self._runs[run] = node
         return self._about(run) | {"done": "open"}
@@ -297,7 +301,7 @@ class SiteReceiver:
         if task.get("kind") == "table" and task != before:
             self._releases.ask({k: v for k, v in task.items() if k != "works"}, rules.formulas_per_day)
 
-    def _node(self, run: str, task: dict[str, Any], seed: int, data: str) -> Node:
+    def _node(self, run: str, task: dict[str, Any], seed: int, data: str, secure: Mapping[str, Any]) -> Node:
         from coterie import __version__
 
         try:
@@ -313,7 +317,7 @@ class SiteReceiver:
             folder=self._path(run).parent if self._durable else None, labels=held.labels,
             levels=list(held.levels.values()), info=info,
             min_group=self.member.min_group if self.member.privacy or not held.parts else 0,  # else the rules look
-            secure=secure_sum_setup.secure_site(self.folder, self.config, self.member.name, run),
+            secure=secure_sum_setup.secure_site(self.folder, secure, self.member.name, run),
             around=partial(self._hiding_errors, table=bool(held.parts)) if self.member.guarded else None,
         )  # fmt: skip
 
@@ -328,8 +332,10 @@ class SiteReceiver:
             return None
         found: dict[str, Any] = read_durable(path, ANEW)
         with fitting(f"What this site keeps of run '{run}'", f"{ANEW.capitalize()}."):
-            types = type(found["asked"]["task"]), type(found["asked"]["seed"]), type(found["data"]), type(found["stat"])
-            if types != (dict, int, str, list):
+            asked, kinds = found["asked"], {"data": str, "stat": list, "secure": dict}
+            if not (type(asked["task"]) is dict and type(asked["seed"]) is int):
+                raise TypeError
+            if any(type(found[name]) is not kind for name, kind in kinds.items()):
                 raise TypeError
         return found
 
