@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from coterie.report.fit_page import write_report
+from coterie.report.page import page, write_page
+from coterie.report.tables import Table
 from tests.results import factory
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -71,6 +73,16 @@ def site(tmp_path_factory) -> Iterator[tuple[str, list[str]]]:
     write_report(factory.world(clients=160, levels=(2,), D=np.diag([6.0, 0.3])).result, folder / "usual.html")
     write_report(factory.world(clients=500, levels=(60, 5), labels=evil).result, folder / "evil.html")
     write_report(factory.world(clients=30, levels=(), family="binomial", loss="log loss").result, folder / "plain.html")
+    runs = tuple((f"{'fit' * i}-{i}", "finished", "", "12,345", "1", "2", "2026-01-01") for i in range(12))
+    tables = [
+        Table(
+            "Sites", ("site", "connection", "key"), (("basel", "online", ""), (evil[1], "offline", evil[2])), texts=3
+        ),
+        Table("Runs", ("run", "state", "missing", "exchanges", "down, kB", "up, kB", "last exchange"), runs, texts=3),
+    ]
+    values = {"facts": ["over nvflare"], "alarms": [f"{evil[3]} is missing"], "tables": tables}
+    federation = page("status.html", headline="Federation heart: 1 alarm", where="coordinator", **values)
+    write_page(federation, folder / "federation.html")
     asked: list[str] = []
 
     class Handler(http.server.SimpleHTTPRequestHandler):
@@ -133,23 +145,8 @@ def test_the_contrast_formula() -> None:
 def test_the_page_reads_well(page, width, scheme, browser, site) -> None:
     address, asked = site
     asked.clear()
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    browser.get(f"{address}/{page}.html")
-
-    assert browser.get_log("browser") == []
+    assert len(read_well(browser, f"{address}/{page}.html", width, scheme)) > 100
     assert asked == [f"/{page}.html"]
-    assert browser.execute_script("return document.documentElement.scrollWidth") == width
-    assert browser.execute_script(OVERFLOW) == []
-
-    behind = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
-    assert (channels(behind).mean() > 0.5) == (scheme == "light")
-    texts = [t for t in browser.execute_script(TEXTS) if t["width"] > 0]
-    assert len(texts) > 100
-    assert [t for t in texts if contrast(t["color"], t["behind"]) < 4.5] == []
-    assert [t for t in texts if t["size"] < 9.5] == []
 
     pictures = browser.execute_script(PICTURES)
     assert len(pictures) == 6
@@ -158,6 +155,37 @@ def test_the_page_reads_well(page, width, scheme, browser, site) -> None:
         assert picture["height"] > 150
         assert picture["parts"] > 10
         assert all(contrast(c, picture["behind"]) >= 3 for c in picture["colors"])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1400])
+def test_the_page_of_a_federation_reads_well(width, scheme, browser, site) -> None:
+    address, asked = site
+    asked.clear()
+    texts = read_well(browser, f"{address}/federation.html", width, scheme)
+    assert asked == ["/federation.html"]
+    assert {"Federation heart: 1 alarm", "basel", "12,345"} <= {text["text"] for text in texts}
+    assert browser.execute_script("return document.querySelectorAll('form, button, input, a, script').length") == 0
+
+
+def read_well(browser, address, width, scheme) -> list[dict[str, Any]]:
+    """The texts of a page, none of which overflows, is too small or too faint."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    browser.get(address)
+
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") == width
+    assert browser.execute_script(OVERFLOW) == []
+
+    behind = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert (channels(behind).mean() > 0.5) == (scheme == "light")
+    texts = [t for t in browser.execute_script(TEXTS) if t["width"] > 0]
+    assert [t for t in texts if contrast(t["color"], t["behind"]) < 4.5] == []
+    assert [t for t in texts if t["size"] < 9.5] == []
+    return texts
 
 
 def test_a_wide_table_scrolls_inside_its_box(browser, site) -> None:

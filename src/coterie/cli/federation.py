@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -194,6 +195,21 @@ def log(
         print(json.dumps(entry, ensure_ascii=False) if as_json else logs.words(entry))
 
 
+def watch(
+    folder: o.Either,
+    host: Annotated[str, typer.Option("--host", metavar="HOST", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0: any free.")] = 9464,
+) -> None:
+    """Serve how a coordinator or a site is, read only: a page, and /metrics for Prometheus. Ctrl-C ends it."""
+    from coterie.deployment import monitor
+
+    with monitor.server(monitor.Watch(folder), host, port) as server, suppress(KeyboardInterrupt):
+        say(
+            f"http://{host}:{server.server_port}/ is the page, http://{host}:{server.server_port}/metrics for Prometheus."
+        )
+        server.serve_forever()
+
+
 def stop(folder: o.Either) -> None:
     """Stop the coordinator, or a site; what it holds on disk stays, and it can be started again."""
     from coterie.deployment import folders
@@ -270,6 +286,7 @@ for command, example in {
     preview: "heart/sites/basel --formula 'disease ~ age' --method hierarchical",
     status: "heart",
     log: "heart/sites/basel",
+    watch: "heart --port 9464",
     stop: "heart",
 }.items():
     name = command.__name__.replace("_", "-")

@@ -47,6 +47,7 @@ def place(tmp_path):
     try:
         for own in started:
             start(own)
+        until(lambda: set(nvflare.status(started[0])["sites"].values()) == {"online"})
         yield tmp_path
     finally:
         for folder in reversed(started):

@@ -118,6 +118,10 @@ class Releases:
                 "(refusals_per_day): ask again tomorrow, after midnight UTC."
             )
 
+    def today(self) -> tuple[int, int]:
+        """How many formulas were asked today, and how many sums refused for what rows hold."""
+        return len(self._today("asked")), len(self._today("declined"))
+
     def _count(self, name: str, what: Any, limit: int) -> bool:
         """Keep what was asked today; False where the limit is reached."""
         counted, digest = self._today(name), blake2b(wire.encode(what), digest_size=12).digest()
