@@ -198,7 +198,9 @@ def log(
 def watch(
     folder: o.Either,
     host: Annotated[str, typer.Option("--host", metavar="HOST", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0: any free.")] = 9464,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0 for any that is free.")
+    ] = 9464,
 ) -> None:
     """Serve how a coordinator or a site is, read only: a page, and /metrics for Prometheus. Ctrl-C ends it."""
     from coterie.deployment import monitor

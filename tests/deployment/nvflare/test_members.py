@@ -22,6 +22,9 @@ from tests.deployment import sites as here
 from tests.deployment.hospitals import begin
 from tests.deployment.nvflare.deployed import free_port
 
+# NVFlare gives aiohttp an argument of an old name.
+pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore:ssl_context is deprecated:DeprecationWarning")]
+
 NAMES = ("a", "b", "c", "d")
 PROGRAM = {
     "program": "async-l2gd",
@@ -77,7 +80,6 @@ def until(happens, seconds=120.0):
         time.sleep(0.05)
 
 
-@pytest.mark.soak
 def test_a_run_goes_on_while_sites_are_revoked_renewed_and_added(place):
     home = place / "coordinator"
     run = begin(home, "disturbed", PROGRAM)
@@ -121,7 +123,6 @@ def test_a_run_goes_on_while_sites_are_revoked_renewed_and_added(place):
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
 
 
-@pytest.mark.soak
 def test_who_has_an_older_key_of_the_name_takes_no_part(place):
     home, stolen = place / "coordinator", place / "sites" / "b"
     joining.sign(place, joining.request(stolen)[0])  # another key counts, and what runs as b has the old one
