@@ -218,7 +218,7 @@ def test_two_sites_have_no_secure_sum(tmp_path, monkeypatch):
 
 
 def test_data_of_a_site_that_is_there_are_its_owners(tmp_path, monkeypatch):
-    monkeypatch.setattr(folders, "engine", lambda name: SimpleNamespace(init=lambda folder, config: None))
+    monkeypatch.setattr(folders, "engine", lambda name: SimpleNamespace(init=lambda *_: None))
     (tmp_path / "a.csv").write_text("x\n1\n")
     made = ("federation", "init", tmp_path / "heart", "--engine", "nvflare", "--site", "a")
     assert coterie(*made).code == 0

@@ -38,12 +38,13 @@ def place(tmp_path):
     return made
 
 
-def fit(root, at=0, change=lambda home: None, names=FOUR, run_id="fit", refused=None, again=()):
+def fit(root, at=0, change=lambda home: None, names=FOUR, run_id="fit", refused=None, again=(), versions=None):
     """Run a fit over sites in this process, and make a ``change`` before message number ``at``; its model.
 
-    Sites of ``again`` are made anew then, as where their processes are started again.
+    Sites of ``again`` are made anew then, as where their processes are started again; some have other ``versions``.
     """
     home, carrier = root / "coordinator", here.transport(root, names)
+    carrier._receivers |= {name: of(carrier._receivers[name], version) for name, version in (versions or {}).items()}
     begin(home, run_id, PROGRAM)
     sent, told = carrier.send, []
 
@@ -57,6 +58,17 @@ def fit(root, at=0, change=lambda home: None, names=FOUR, run_id="fit", refused=
     carrier.send = send
     run(carrier, home, run_id, refused=refused)
     return coterie.load(home / "runs" / run_id / "result"), told
+
+
+def of(receive, version):
+    """A site of another version."""
+
+    def answer(data):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("coterie.__version__", version)
+            return receive(data)
+
+    return answer
 
 
 def same(found, expected):
@@ -109,10 +121,11 @@ def test_a_site_that_joins_meanwhile_takes_part_in_the_next_run_only(secure, pla
     assert belonging(root / "coordinator") == (*FOUR, "emmen") and wanted(root / "coordinator", "fit") == FOUR
 
 
-def test_a_key_that_is_renewed_changes_no_digit(place):
+def test_a_key_that_is_renewed_and_a_site_that_is_upgraded_change_no_digit(place):
     root = place()
     alone, _ = fit(root, run_id="undisturbed")
-    renewed, told = fit(root, 9, lambda home: Register.read(home).signed("bern", "a key").write(home), again=["bern"])
+    changed = {"again": ["bern"], "versions": {"basel": "0.2.0"}}  # a neighbour of the coordinator's
+    renewed, told = fit(root, 9, lambda home: Register.read(home).signed("bern", "a key").write(home), **changed)
     same(renewed, alone)
     assert not (root / "coordinator" / "runs" / "fit" / "journal-course-2").exists() and len(told) > 9
 

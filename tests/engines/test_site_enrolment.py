@@ -7,7 +7,7 @@ import pytest
 
 from coterie.engines import wire
 from coterie.engines.retry_and_quorum import BelowQuorum, Policy, Refused
-from coterie.engines.site_enrolment import Remote
+from coterie.engines.site_enrolment import Remote, upgrade
 from coterie.errors import CoterieError
 from tests.contract.cases import quadratic
 from tests.deployment.site.test_strangers import VALUES
@@ -74,3 +74,24 @@ def test_sites_that_are_away_when_a_run_begins_count_for_its_quorum():
     assert len(Remote(place, policy=Policy(strict=False, min_clients=10, retries=0)).clients) == 10
     with pytest.raises(BelowQuorum, match=names("site 1 10 clients are left")):
         Remote(place, policy=Policy(strict=False, min_clients=11, retries=0))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "who"),
+    [
+        ("0.4.1", "0.4.0", ""),
+        ("0.4.1", "0.5.0.dev3", ""),
+        ("0.4.1", "0.3.9", ""),
+        ("0.4.1", "0.2.9", "upgrade the site"),
+        ("0.4.1", "0.6.0", "upgrade the coordinator"),
+        ("1.0.0", "0.9.0", "upgrade the site"),
+        ("0.9.0", "1.0.0", "upgrade the coordinator"),
+        ("0.4.1", "", "install one"),
+        ("0.4.1", "0.4.1+local", ""),
+        ("0.4.1", "0.99999999999", "install one"),
+    ],
+)
+def test_versions_next_to_each_other_talk_and_others_say_which_is_to_be_upgraded(ours, theirs, who, monkeypatch):
+    monkeypatch.setattr("coterie.__version__", ours)
+    said = upgrade(theirs)
+    assert said.endswith(who) and bool(said) == bool(who)

@@ -206,9 +206,8 @@ def watch(
     from coterie.deployment import monitor
 
     with monitor.server(monitor.Watch(folder), host, port) as server, suppress(KeyboardInterrupt):
-        say(
-            f"http://{host}:{server.server_port}/ is the page, http://{host}:{server.server_port}/metrics for Prometheus."
-        )
+        at = f"http://{host}:{server.server_port}"
+        say(f"{at}/ is the page, {at}/metrics is for Prometheus.")
         server.serve_forever()
 
 

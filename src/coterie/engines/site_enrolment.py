@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -191,8 +192,6 @@ class Remote(Coordinator):
         self, names: list[str], opening: dict[str, Any], policy: Policy, need: Callable[[Mapping[str, Any]], str | None]
     ) -> dict[str, Any]:
         """What the sites tell of their clients, by name."""
-        from coterie import __version__
-
         retry = Retry(names, policy, lambda messages, attempt, timeout: self._carry(names, messages, timeout))
         absent = () if policy.min_clients == "all" else getattr(self._transport, "absent", ())
         told = retry.collect({s: opening for s, name in enumerate(names) if name not in absent}, {})
@@ -200,9 +199,8 @@ class Remote(Coordinator):
         another = {s: t["name"] for s, t in told.items() if t.get("name", names[s]) != names[s]}
         wrong = {s: f"it calls itself '{name}': another site's folder is used there" for s, name in another.items()}
         retry.leave_out(wrong, told)
-        versions = {s: t["info"].get("version", __version__) for s, t in told.items()}
-        other = {s: f"it has coterie {v}, and the coordinator {__version__}: install one" for s, v in versions.items()}
-        retry.leave_out({s: text for s, text in other.items() if versions[s] != __version__}, told)
+        other = {s: upgrade(t["info"]["version"]) for s, t in told.items() if "version" in t["info"]}
+        retry.leave_out({s: text for s, text in other.items() if text}, told)
         retry.leave_out({s: why for s, t in told.items() if (why := need(t))}, told)
         for t in told.values():
             t["info"]["notes"] = [shortened(note) for note in t["info"].get("notes", [])[:NOTES]]
@@ -227,6 +225,21 @@ class Remote(Coordinator):
     def close(self) -> None:
         """Let go of the transport."""
         self._transport.close()
+
+
+def upgrade(version: str) -> str:
+    """Who must be upgraded where a site has another ``version``; "" where the two talk: of neighbours, by the minor."""
+    from coterie import __version__
+
+    said = f"it has coterie {version}, and the coordinator {__version__}: "
+    ours, theirs = (re.match(r"([0-9]{1,6})\.([0-9]{1,6})(?![0-9])", text) for text in (__version__, version))
+    if ours is None or theirs is None:
+        return "" if version == __version__ else f"{said}install one"
+    (here, minor), (there, other) = (tuple(map(int, found.groups())) for found in (ours, theirs))
+    if here == there and abs(minor - other) <= 1:
+        return ""
+    older = "site" if (there, other) < (here, minor) else "coordinator"
+    return f"{said}only versions next to each other talk, so upgrade the {older}"
 
 
 def _tells(answer: Mapping[str, Any]) -> bool:

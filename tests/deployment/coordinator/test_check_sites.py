@@ -58,7 +58,7 @@ def test_nothing_of_a_row_travels(tmp_path):
     [
         (ahead(86400), "its clock is 1 day ahead: set it"),
         (ahead(-7200), "its clock is 2 hours behind: set it"),
-        (with_(version="0.0.9"), "it has coterie 0.0.9, and the coordinator"),
+        (with_(version="1.0.0"), "so upgrade the coordinator"),
         (with_(name="bern"), "it calls itself 'bern'"),
         (lambda real, data: None, "it did not answer: start it with"),
         (lambda real, data: b"garbage", "its answer cannot be read"),

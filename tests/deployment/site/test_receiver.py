@@ -361,17 +361,17 @@ def test_a_site_of_another_version_is_left_out_and_named(tmp_path, monkeypatch):
 
     def older(*given):
         node = about(*given)
-        node._about["info"]["version"] = "0.0.1"
+        node._about["info"]["version"] = "0.9.1"
         return node
 
     monkeypatch.setattr(everyone["chur"], "_node", older)
     to = LocalTransport({name: host.receive for name, host in everyone.items()})
-    with pytest.raises(CoterieError, match=r"At chur, it has coterie 0\.0\.1, and the coordinator"):
+    with pytest.raises(CoterieError, match=r"At chur, it has coterie 0\.9\.1, and the coordinator"):
         Remote(to, run="r", task=task(tmp_path))
     fed = Remote(to, run="r", task=task(tmp_path), policy=Policy(strict=False))
     assert fed.names == ["basel", "bern"]
-    assert "it has coterie 0.0.1" in fed.away["chur"]
-    with pytest.raises(BelowQuorum, match=r"chur cannot take part \(chur: it has coterie 0\.0\.1"):
+    assert "it has coterie 0.9.1" in fed.away["chur"]
+    with pytest.raises(BelowQuorum, match=r"chur cannot take part \(chur: it has coterie 0\.9\.1"):
         Remote(to, run="r", task=task(tmp_path), policy=Policy(strict=False, min_clients="all"))
 
 

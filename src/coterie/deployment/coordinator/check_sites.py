@@ -9,12 +9,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from coterie import __version__
 from coterie.deployment.federation_toml import SCHEMA, Config
 from coterie.deployment.schema import Schema, unite
 from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import write_durable
-from coterie.engines.site_enrolment import Transport
+from coterie.engines.site_enrolment import Transport, upgrade
 from coterie.errors import LONGEST, CoterieError, listed, shortened
 
 RESULT = "result/check.json"
@@ -78,8 +77,8 @@ def check_sites(transport: Transport, schema: Schema | None, timeout: float = PA
         if said is None:
             continue
         report.versions[name] = shortened(said["version"], 40)
-        if report.versions[name] != __version__:
-            wrong.append(f"it has coterie {report.versions[name]}, and the coordinator {__version__}: install one")
+        if other := upgrade(report.versions[name]):
+            wrong.append(other)
         if said["name"] != name:
             wrong.append(f"it calls itself '{shortened(said['name'], 80)}': another site's folder is used there")
         clock = said["clock"]  # 0 if it read a time while the messages were on their way
