@@ -14,6 +14,7 @@ from coterie.engines.retry_and_quorum import Policy
 from coterie.methods.clustered_l2gd.options import Options as Rounds
 from coterie.methods.collaboration.options import Options as Collaboration
 from coterie.methods.local_training.fit import Rounds as Training
+from coterie.methods.local_training.new_client import RULES
 from coterie.methods.local_training.rounds import LocalTraining
 from coterie.methods.method import Method
 from coterie.methods.networks.options import Asked, Run, Similarity
@@ -34,7 +35,7 @@ value that cannot be is refused in one sentence before any work.
 
 def page() -> str:
     """The whole page as Markdown."""
-    parts = [HEAD, methods()]
+    parts = [HEAD, methods(), later()]
     parts += [section("Options of `coterie.fit` and `coterie fit`", Columns, Options)]
     parts += [section("Over rounds, for known clusters: `rounds`", Rounds)]
     parts += [section("A main client and its collaborators: `rounds`", Collaboration)]
@@ -62,6 +63,16 @@ def methods() -> str:
         lines.append(f"| {' | '.join(map(cell, (f'`{m.name}`', m.summary, m.relation, m.needs, *runs, m.paper)))} |")
         left += [why for why in dict.fromkeys(reasons) if why is not None]
     return "\n".join([*lines, "", "Where the table says no:", "", *(f"- {why}" for why in left), ""])
+
+
+def later() -> str:
+    """What each method that trains makes of a client that comes later."""
+    lines = ["## A client that was not there: `adapt`", "", "| what it gets | of the methods |", "|---|---|"]
+    for rule, text in RULES.items():
+        names = [f"`{m.name}`" for m in TRAINED.values() if getattr(m.method_class, "joins", "") == rule]
+        lines.append(f"| {text} | {', '.join(names)} |")
+    note = "With `personal` layers a method of the second kind is of the first. [Models afterwards](models.md) says more."
+    return "\n".join([*lines, "", note, ""])
 
 
 def section(title: str, *classes: type) -> str:

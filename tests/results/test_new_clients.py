@@ -7,8 +7,11 @@ import pytest
 
 import coterie
 from coterie import Torch
+from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.registry import TRAINED
+from coterie.objectives.holdout import halves
+from coterie.objectives.mean_loss import sizes
 
 RNG = np.random.default_rng(0)
 CLIENT = np.repeat(np.arange(6), 24)
@@ -128,6 +131,152 @@ def test_own_layers_are_trained_on_shared_ones_that_stay(method):
     close(result.adapt(NEW, OUT, rounds=5), theta)
 
 
+def own_rows(result):
+    return result.clients["rows"].to_numpy(dtype=float)
+
+
+@pytest.mark.parametrize("attention", ["distance", "cosine"])
+def test_fedamp_attends_to_the_models_that_others_had(attention):
+    result = trained("fedamp", lam=0.3, alpha=0.5, sigma=2.0, attention=attention, E=3)
+    g, W, w = gradient(result), result.theta, np.zeros(8)
+    for t in range(4):
+        if attention == "distance":
+            xi = 0.5 / 2.0 * np.exp(-((W - w) ** 2).sum(1) / 2.0)
+            xi /= max(xi.sum(), 1.0)
+            u = (1.0 - xi.sum()) * w + xi @ W
+        else:
+            cos = W @ w / np.maximum(np.linalg.norm(W, axis=1) * np.linalg.norm(w), 1e-300)
+            xi = np.exp(2.0 * cos)
+            u = 0.5 * w + 0.5 * (xi / xi.sum()) @ W
+        u = w if t == 0 else u  # it has sent nothing before
+        w = u.copy()
+        for _ in range(3):
+            w = w - ETA * (g(w) + 0.3 / 0.5 * (w - u))
+    close(result.adapt(NEW, OUT, rounds=4), w)
+
+
+def test_fedfomo_goes_to_the_models_that_do_better_on_rows_kept_back():
+    result = trained("fedfomo", M=6, epsilon=0.0)
+    here = result.objective(NEW, OUT)
+    fed = InProcess(here)
+    back, rest = halves(here, fed.clients.ids + 6, 0, 0.2)  # the seventh client keeps these back
+    n, w = [float(sizes(part)[0]) for part in (back, rest)], np.zeros(8)
+    for _ in range(3):
+        gap = np.linalg.norm(result.theta - w, axis=1)
+        loss = [back.value(model[None])[0] / n[0] for model in (w, *result.theta)]
+        gain = np.maximum(loss[0] - np.array(loss[1:]), 0.0) / gap
+        w = w + gain / max(gain.sum(), 1e-300) @ (result.theta - w)
+        w = w - ETA * rest.gradient(w[None])[0] / n[1]
+    close(result.adapt(NEW, OUT, rounds=3), w)
+
+
+def test_apple_learns_relations_to_the_cores_of_others():
+    result = trained("apple", eta_p=0.05, mu=0.2, L=8, E=2)
+    g, cores = gradient(result), result.shared
+    assert np.abs(cores - result.theta).max() > 1e-3
+    n = np.append(own_rows(result), len(NEW))
+    p0 = n / n.sum()
+    p, core = p0.copy(), np.zeros(8)
+    for t in range(4):
+        fade = (np.cos(np.pi * t / 8) + 1) / 2
+        for _ in range(2):
+            every = np.vstack([cores, core])
+            grad = g(p @ every)
+            core = core - ETA * p[-1] * grad
+            p = p - 0.05 * (every @ grad + fade * 0.2 * (p - p0))
+    close(result.adapt(NEW, OUT, rounds=4), p @ np.vstack([cores, core]))
+
+
+def test_pfedgraph_mixes_models_whose_updates_go_alike():
+    result = trained("pfedgraph", alpha=0.6, lam=0.0, E=2)
+    g, begun = gradient(result), np.zeros(8)
+    n, w = np.append(own_rows(result), len(NEW)), begun.copy()
+    for t in range(3):
+        every = np.vstack([result.theta, w])
+        d = every - begun
+        cos = d @ d[-1] / np.maximum(np.linalg.norm(d, axis=1) * np.linalg.norm(d[-1]), 1e-30)
+        y = cos / (2 * 0.6) + n / n.sum()  # argmin of -cos'v + 0.6 |v - p|^2 over the simplex: a projection
+        s = np.sort(y)[::-1]
+        k = np.flatnonzero(s + (1 - np.cumsum(s)) / np.arange(1, 8) > 0)[-1]
+        mix = np.maximum(y + (1 - s[: k + 1].sum()) / (k + 1), 0.0)
+        w = w if t == 0 else mix @ every
+        for _ in range(2):
+            w = w - ETA * g(w)
+    close(result.adapt(NEW, OUT, rounds=3), w)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_similarity_network_ties_to_neighbours_or_to_the_mean(squared):
+    result = trained("similarity-network", lam=0.02, squared=squared, tau=2, network={"space": "data", "k": 2})
+    g, rows = gradient(result), own_rows(result)
+    per_loss = 0.02 * (rows.sum() + len(NEW)) / (len(NEW) * 7)
+    for near, ties, asked in ((result.theta.mean(0)[None], 2, {}), (result.theta[[1, 4]], 1, {"neighbours": [1, 4]})):
+        z = near.mean(axis=0)
+        for _ in range(12):
+            for _ in range(2):
+                z = z - ETA * g(z)
+            c, v = 2 * ETA * per_loss * ties, z
+            if squared:
+                z = (v + c * near.sum(0)) / (1 + c * len(near))
+            else:  # Weiszfeld's iteration of min |z - v|^2 / 2 + c sum_k |z - z_k|
+                for _ in range(200):
+                    far = c / np.maximum(np.linalg.norm(z - near, axis=1), 1e-12)
+                    z = (v + far @ near) / (1 + far.sum())
+        found = result.adapt(NEW, OUT, rounds=12, **asked)
+        np.testing.assert_allclose(found.models[0], z, atol=2e-5)
+        assert np.abs(z - near.mean(axis=0)).max() > 1e-2
+    with pytest.raises(CoterieError, match="neighbours names client '9'"):
+        result.adapt(NEW, OUT, neighbours=[9])
+    with pytest.raises(CoterieError, match=r"neighbours of adapt\(\) changes nothing for ditto"):
+        trained("ditto").adapt(NEW, OUT, neighbours=[1])
+
+
+def test_pulls_to_the_means_of_groups():
+    group = np.where(CLIENT < 3, "a", "b")
+    result = coterie.fit(
+        (X, Y),
+        Torch("softmax"),
+        client=CLIENT,
+        group=group,
+        method="async-l2gd",
+        rounds={"rounds": 3, "eta": ETA, "lam": 0.4, "alpha": 0.25, "tau": 2, "B": 0},
+    )
+    rows, here, g = own_rows(result), result.objective(NEW, OUT), gradient(result)
+    means = [np.average(result.theta[s], axis=0, weights=rows[s]) for s in (slice(0, 3), slice(3, 6))]
+    anchors = [0.75 * mean + 0.25 * np.average(result.theta, axis=0, weights=rows) for mean in means]
+    anchor = min(anchors, key=lambda w: here.value(w[None])[0])
+    theta = anchor.copy()
+    for _ in range(5 * 2):
+        theta = theta - ETA * (g(theta) + 0.4 * (theta - anchor))
+    close(result.adapt(NEW, OUT, rounds=5), theta)
+
+    net = Torch("mlp", args={"sizes": [3, 4, 2]})
+    result = coterie.fit(
+        (X, Y),
+        net,
+        client=CLIENT,
+        group=group,
+        method="group-penalty",
+        personal=["head*"],
+        rounds={"rounds": 3, "eta": ETA, "B": 0, "lam": 0.5, "mu": 0.1, "margin": 2.0, "tau": 1},
+    )
+    here, g = result.objective(NEW, OUT), gradient(result)
+    own = np.repeat([name.startswith("head") for name in here.names], [*here.names.values()])
+    c = np.stack([result.theta[:3].mean(0), result.theta[3:].mean(0)])  # all clients have as many rows
+    apart = c[:, own] - c[::-1][:, own]
+    far = np.linalg.norm(apart[0])
+    push = -0.1 * max(2.0 - far, 0.0) / far * 0.5 * apart
+    start = c.copy()
+    start[:, own] -= push / 0.5
+    s = int(np.argmin([here.value(w[None].astype(np.float32))[0] for w in start]))
+    theta = start[s].copy()
+    for _ in range(6):
+        grad = g(theta.astype(np.float32)) + 0.5 * (theta - c[s])
+        grad[own] += push[s]
+        theta[own] -= ETA * grad[own]
+    np.testing.assert_allclose(result.adapt(NEW, OUT, rounds=6).models[0], theta, atol=2e-6)
+
+
 HELD = [
     name
     for name, row in TRAINED.items()
@@ -147,8 +296,8 @@ def test_what_a_method_makes_of_a_new_client_suits_its_rows(method):
 
 
 def test_a_method_without_a_rule_says_so():
-    result = trained("fedamp")
-    with pytest.raises(CoterieError, match=r"fedamp has no rule for a client .* by='mean'"):
+    result = trained("weighted-averaging")
+    with pytest.raises(CoterieError, match=r"weighted-averaging has no rule for a client .* by='mean'"):
         result.adapt(NEW, OUT)
     close(result.adapt(NEW, OUT, by="mean"), result.theta.mean(axis=0))
     with pytest.raises(CoterieError, match="by of adapt"):

@@ -75,6 +75,7 @@ class APPLE(OwnModels):
     mu: Annotated[float, Option("Strength with which they are held at the shares of rows.", low=0.0)] = 0.1
     L: Annotated[int, Option("Rounds until that has fallen to 0, along a cosine.", low=1)] = 50
     update = staticmethod(update)
+    mixes = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,6 +95,11 @@ class APPLE(OwnModels):
                 "them stay at home (buffers='personal'), or name their layers in personal."
             )
         return state | {"p0": p0, "weights": np.tile(p0, (len(n), 1))}
+
+    def among(self, fed: Federation, others: Floats, counts: Floats) -> State:
+        """As of all such methods; relations begin at the shares of all rows."""
+        n = np.append(counts, fed.ask(count, to=[len(counts)])["N"])
+        return super().among(fed, others, counts) | {"p0": n / n.sum(), "weights": np.tile(n / n.sum(), (len(n), 1))}
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Core models go to all, and come back with relations."""

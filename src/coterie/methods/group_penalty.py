@@ -25,6 +25,7 @@ from coterie.federation import Federation, PerRow, Site, Sums, work
 from coterie.methods.groups.group_models import group_of_clients
 from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.new_client import group_means
 from coterie.methods.local_training.rounds import LocalTraining, State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
@@ -85,6 +86,7 @@ class GroupPenalty(LocalTraining):
     ] = 0.0
     tau: Annotated[int, Option("Local steps in a round.", low=1)] = 1
     bends = "lam"
+    joins = "pulled"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,6 +112,16 @@ class GroupPenalty(LocalTraining):
         state, k = super().init(fed, w), int(self.groups(fed).max(initial=0)) + 1
         z = state["whole"][~state["shared"]]
         return state | {"centre": np.tile(z, (k, 1)), "share": np.full(k, 1.0 / k)}
+
+    def anchors(self, theta: Floats, weight: Floats, group: Ints, own: Any) -> tuple[Floats, Floats]:
+        """What a later client of each group is pulled to (k, d), from all models (m, d), and how strongly (k,).
+
+        The push is linear in z, so that with the pull it is one to ``c_g - push / lam``; without a pull it is left out.
+        """
+        anchor, share = group_means(theta, weight, group), np.bincount(group, weight) / weight.sum()
+        if self.lam:
+            anchor[:, own] -= pushes(anchor[:, own], share, self.mu, self.margin) / self.lam
+        return anchor, np.full(len(anchor), self.lam)
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Clients step; x_s is averaged over all, z within groups."""

@@ -14,11 +14,12 @@ import numpy.typing as npt
 from coterie.data.array_input import finite_rows
 from coterie.data.labels import find_labels
 from coterie.engines.local_engines import InProcess
-from coterie.errors import CoterieError, fitting, listed
+from coterie.errors import CoterieError, fitting, listed, nearest
 from coterie.methods.groups.evaluation import Adapted, adapt, judge_groups
-from coterie.methods.local_training.new_client import join
+from coterie.methods.local_training.new_client import join, join_among
 from coterie.methods.registry import trained_method
 from coterie.objectives.client_models import finite, mean
+from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parameters import parameter_mask
 from coterie.options import Declared, Option, need_names
 from coterie.runs.model_objective import layers
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 
 ROUNDS = 20
-_NAMES = ("by", "rounds", *(name for name in inspect.signature(adapt).parameters if name not in ("fed", "w")))
+_STEPS = [name for name in inspect.signature(adapt).parameters if name not in ("fed", "w")]
+_NAMES = ("by", "rounds", "neighbours", *_STEPS)
 
 
 def adapted(
@@ -51,7 +53,7 @@ def adapted(
     fed = InProcess(here)
     rule, method = _rule(result, here, options.pop("by", "method"))
     rounds = Declared("rounds", int, Option(low=0)).read(options.pop("rounds", ROUNDS))
-    if rule != "rounds" and "rounds" in given:
+    if rule in ("steps", "groups") and "rounds" in given:
         raise CoterieError(f"rounds of adapt() changes nothing for {result.method}, whose rule has none: say steps.")
     if rule in ("rounds", "steps"):
         still = parameter_mask(here, getattr(here, "kept", ()))  # statistics, which no server has
@@ -64,9 +66,18 @@ def adapted(
         if not np.isfinite(means).all():
             raise CoterieError(f"The rounds of {result.method} diverge on these rows: train with a smaller eta.")
     usual: dict[str, Any] = {}
+    if "neighbours" in options and rule != "tied":
+        raise CoterieError(f"neighbours of adapt() changes nothing for {result.method}: leave it out.")
+    if rule in ("among", "tied", "pulled"):
+        means, pull = _beside_others(result, method, rule, here, options.pop("neighbours", None), rounds)
+        groups = np.arange(len(means))
+        if rule == "pulled":
+            groups = np.maximum(judge_groups(fed, means, held=False).group[:1], 0)
+            means, usual = means[groups], {"steps": rounds * method.tau, "eta": _rate(method, 0), "B": method.B}
+            usual |= {"pull": float(pull[groups[0]]), "personal": method.personal}
     if rule == "steps":  # those that clients took at the end of the training
         usual = {"steps": getattr(method, "finetune", 0), "pull": method.mu if method.bends == "mu" else 0.0}
-        usual |= {"eta": method.rate(result.run.kept or result.run.rounds), "B": method.B}
+        usual |= {"eta": _rate(method, result.run.kept or result.run.rounds), "B": method.B}
     found = adapt(fed, means, **usual | options)
     if (usual | options).get("steps") and np.array_equal(found.models[0], means[found.group[0]]):
         warnings.warn("The steps on these rows diverge or move nothing: the model is its group's.", stacklevel=3)
@@ -86,12 +97,44 @@ def _rule(result: TrainingResult, here: Any, by: str) -> tuple[str, Any]:
             f"{result.method} has no rule for a client that was not there, as its models hang on what others answer in "
             "training: say by='mean' to begin at the mean of all models, or train with the client."
         )
-    if rule == "groups" or result.shared is None:
+    if rule == "groups" or (rule in ("rounds", "steps") and result.shared is None):
         return "groups", None
     own = {name: value for name, value in result.run.setting.items() if name in row.hyper_parameters}
     parts = layers(result.configuration, here)
     method = row.make(result.run.seed, **{k: v for k, v in parts.items() if k == row.layout} | own)
-    return "rounds" if method.personal else rule, method
+    if rule == "pulled" and getattr(method, "untied", ()):
+        raise CoterieError("Layers that are untied have no pull, which adapt() has one of: say by='mean'.")
+    return "rounds" if method.personal and rule == "steps" else rule, method
+
+
+def _rate(method: Any, t: int) -> float:
+    return float(method.rate(t) if hasattr(method, "rate") else method.eta)
+
+
+def _beside_others(
+    result: TrainingResult, method: Any, rule: str, here: Any, neighbours: Any, rounds: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Models (k, d) to begin at, or to end at, made of others' models as they are; of "pulled" also how strongly."""
+    out = np.isin(result.labels, [*result.run.quarantined, *result.run.failed])
+    there = np.flatnonzero(finite(result.theta) & ~out)
+    theta, rows = result.theta[there], result.clients["rows"].to_numpy(dtype=np.float64)[there]
+    if rule == "among":
+        cores = result.shared[there] if method.mixes else theta
+        return join_among(here, method, cores, rows, rounds), np.zeros(0)
+    if rule == "pulled":
+        group = result.clients.get("group", np.ones(len(result.labels)))
+        codes = np.unique(np.asarray(group, dtype=np.int64)[there], return_inverse=True)[1]
+        anchors, pull = method.anchors(theta, rows, codes, parameter_mask(here, method.personal))
+        return anchors.astype(theta.dtype), pull
+    names = [str(name) for name in np.array(result.labels, dtype=object)[there]]
+    for name in neighbours or ():
+        if str(name) not in names:
+            raise CoterieError(f"neighbours names client '{name}', which has no model here.{nearest(name, names)}")
+    near = theta[[names.index(str(name)) for name in neighbours]] if neighbours else theta.mean(axis=0)[None]
+    ties = 1.0 if neighbours else method.degree(len(there))  # the mean stands for so many
+    size = float(sizes(here)[0])
+    weight = ties * method.lam * (rows.sum() + size) / (size * (len(rows) + 1))  # of its mean loss, not of all
+    return method.beside(InProcess(here), near, weight, rounds), np.zeros(0)
 
 
 def mean_models(result: TrainingResult, head: str | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:

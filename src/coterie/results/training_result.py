@@ -313,7 +313,9 @@ class TrainingResult:
             Of which it is, where groups' nets have other shapes.
         **options
             ``by="mean"`` begins at the mean of clients' models (of the best group by loss) instead of by "method".
-            ``rounds`` (20), in which a client of ditto, fedper and the like takes part, each from the shared model.
+            ``rounds`` (20), in which a client of ditto, fedper and the like takes part, each from the shared model,
+            and one of fedamp, fedfomo, apple and pfedgraph among others' models as they are.
+            ``neighbours``, labels of clients to whom similarity-network ties it, by default to the mean of all.
             ``steps``, ``eta``, ``B``, ``personal``, ``pull``: steps from there, by default of the layout's personal
             layers, or all; see :func:`coterie.methods.groups.evaluation.adapt`.
 

@@ -18,6 +18,7 @@ from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd.theory import fractions
 from coterie.methods.local_training.client_work import ModelTransport
+from coterie.methods.local_training.new_client import group_means
 from coterie.methods.local_training.rounds import ask_first_models, client_models, first_quarantine, patterns
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.arrays import Floats, Ints
@@ -73,6 +74,7 @@ class AsyncL2GDTraining(Checked, Stepwise):
         "A net's loss is neither smooth by a known constant nor strongly convex: p0, p and eta are as given, not those "
         "of the theorems, so that no rate and no distance to an optimum is promised."
     )
+    joins: ClassVar[str] = "pulled"
     eta: Annotated[float, Option("Local step size of the client with the most rows.", above=0.0)]
     lam: Annotated[
         float | dict[str, float],
@@ -183,6 +185,19 @@ class AsyncL2GDTraining(Checked, Stepwise):
         usual = 1.0 / (1.0 + np.bincount(node))
         beta = each_of("beta", 1.0 if len(names) < 2 else self.beta, names.tolist(), usual)
         return node, beta[node]
+
+    def anchors(self, theta: Floats, weight: Floats, group: Ints, own: Any) -> tuple[Floats, Floats]:
+        """What a later client of each cluster is pulled to (k, d), from all models (m, d), and how strongly (k,)."""
+        k, tables = int(group.max()) + 1, [t for t in (self.lam, self.alpha, self.regions) if isinstance(t, dict)]
+        labels = sorted(tables[0]) if tables else [str(j + 1) for j in range(k)]
+        lam = each_of("lam", self.lam, labels)
+        alpha = each_of("alpha", 1.0 if k < 2 else self.alpha, labels, 1.0 / (1.0 + np.bincount(group)))
+        node, beta = (np.zeros(k, np.int64), np.ones(k)) if self.regions is None else self._over(labels, self.regions)
+        tie = weight * np.maximum(lam * alpha, 1e-12)[group]
+        everyone = group_means(theta, tie * np.maximum(beta, 1e-12)[group], np.zeros_like(group))
+        region = group_means(theta, tie * np.maximum(1.0 - beta, 1e-12)[group], node[group])[node]
+        above, alpha, beta = (1.0 - beta)[:, None] * region, alpha[:, None], beta[:, None]
+        return (1.0 - alpha) * group_means(theta, weight, group) + alpha * (above + beta * everyone), lam
 
     def step(self, fed: Federation, state: State) -> State:
         """One round."""

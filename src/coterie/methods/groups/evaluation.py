@@ -171,12 +171,12 @@ class Adapted:
 
 @work
 def adaptation_steps(
-    site: Site, w: Floats, eta: float, steps: int, B: int, personal: list[str], pull: float
+    site: Site, w: Floats, eta: float, steps: int, B: int, personal: list[str], pull: float, done: int = 0
 ) -> dict[str, Any]:
     """Some steps from w (m, d) on a client's own rows, of the personal parameters alone, pulled back to w."""
     on = parameter_mask(site.objective, personal).astype(np.float64) if personal else None
     tied: dict[str, Any] = {"anchor": w, "pull": pull} if pull else {}
-    theta = train(site, w, eta, steps, 0, B, "adaptation rows", on=on, **tied)
+    theta = train(site, w, eta, steps, done, B, "adaptation rows", on=on, **tied)
     return {"theta": np.where(finite(theta)[:, None], theta, w)}
 
 

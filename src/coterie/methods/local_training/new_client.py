@@ -6,6 +6,9 @@ A method says by ``joins`` what that is:
   method gives it then: Ditto's own model is pulled to that, FedPer trains own layers, APFL its part of the mixture.
 * "steps": it has the shared model, of several the one with the least loss on its rows, and may take steps from it.
 * "groups": it has the model of the group with the least loss, and may take steps of own layers.
+* "among": it takes part in rounds among the models that others had in the end.
+* "pulled": its steps are on the objective with others' models as they are, which is a pull to means of these.
+* "tied": the same along a network: steps, and the prox of its ties to others.
 * "": its models hang on other clients' rows or gradients, which nobody has afterwards.
 """
 
@@ -15,13 +18,25 @@ from typing import Any
 
 import numpy as np
 
+from coterie.engines.local_engines import InProcess
 from coterie.federation import Federation
-from coterie.numerics.arrays import Floats
+from coterie.numerics.arrays import Floats, Ints
+
+RULES = {
+    "rounds": "takes part for `rounds`, each of which begins at the shared model",
+    "steps": "the shared model, then `steps`",
+    "groups": "the model of the group with the least loss, then `steps`",
+    "among": "takes part for `rounds` among others' models, which stay",
+    "pulled": "`rounds` of steps, pulled to the mean of the group with the least loss",
+    "tied": "`rounds` of steps, tied to `neighbours`, or else to others' mean",
+    "": 'none: `by="mean"`',
+}
+"""What a client that comes later gets by each rule, in words."""
 
 
 def shared_models(method: Any, state: Any) -> Floats | None:
     """What the server has for clients to come (k, d), of which own layers are the first model's; None where nothing."""
-    if getattr(method, "joins", "") not in ("rounds", "steps"):
+    if getattr(method, "joins", "") not in ("rounds", "steps") and not getattr(method, "mixes", False):
         return None
     w = np.atleast_2d(state["w"])
     if "whole" not in state:
@@ -39,3 +54,21 @@ def join(fed: Federation, method: Any, w: Floats, rounds: int) -> Floats:
         _, new = method.round(fed, state | {"t": t}, np.arange(len(fed.clients)))
         state = state | new | shared
     return np.asarray(method.models(fed, state))
+
+
+def join_among(here: Any, method: Any, others: Floats, counts: Floats, rounds: int) -> Floats:
+    """The model (1, d) of the one client of an objective after ``rounds`` among others' models (N, d), which stay."""
+    last = np.array([len(others)])
+    fed = InProcess(here.take(np.zeros(len(others) + 1, dtype=np.int64)))  # nobody but the last of them is asked
+    state = method.among(fed, others, counts)
+    for t in range(rounds):
+        _, new = method.round(fed, state | {"t": t}, last)
+        state = state | new
+    return np.asarray(method.models(fed, state))[-1:]
+
+
+def group_means(theta: Floats, weight: Floats, group: Ints) -> Floats:
+    """Weighted means (k, d) of models (m, d) of groups 0..k-1."""
+    sums = np.zeros((int(group.max()) + 1, len(group)))
+    sums[group, np.arange(len(group))] = weight
+    return np.asarray(sums @ theta / np.maximum(sums.sum(axis=1, keepdims=True), 1e-300))

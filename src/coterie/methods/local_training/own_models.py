@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,11 +22,20 @@ class OwnModels(LocalTraining):
     (N, N) that made what it was sent last, and the model (d1,) at which all have ``begun``.
     """
 
+    joins: ClassVar[str] = "among"
+    mixes: ClassVar[bool] = False  # whether clients' models are mixtures of those in the state, not these
+
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round: all clients at one model w (d,)."""
         state, n = super().init(fed, w), len(fed.clients)
         every = {"w": np.tile(state["w"], (n, 1)), "counts": np.zeros(n), "weights": np.eye(n)}
         return state | every | {"begun": state["w"]}
+
+    def among(self, fed: Federation, others: Floats, counts: Floats) -> State:
+        """The state in which the last client of ``fed`` begins beside others' models (N, d), which count so much."""
+        state = self.init(fed)
+        w = np.concatenate([others[:, state.get("shared", slice(None))], state["w"][-1:]])
+        return state | {"w": w.astype(state["w"].dtype), "counts": np.append(counts, 0.0)}
 
     @abstractmethod
     def weigh(self, state: State, known: Ints) -> Floats:

@@ -16,15 +16,17 @@ import numpy as np
 from coterie.codecs import by_name, codec_option
 from coterie.errors import CoterieError, nearest
 from coterie.federation import Federation, PerRow, Ragged, Site, require_all_replies, work
+from coterie.methods.groups.evaluation import adaptation_steps
 from coterie.methods.groups.find import SKETCH, direction
 from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport
 from coterie.methods.local_training.rounds import ask_first_models, client_models, patterns
 from coterie.methods.networks.gradient_exchange import GradientExchange, LocalSteps
-from coterie.methods.networks.options import MODELS, Norm, Similarity
+from coterie.methods.networks.options import MODELS, NEIGHBOURS, Norm, Similarity
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.stepwise import AlgorithmFromState, Stepwise
 from coterie.numerics.arrays import Bools, Floats
+from coterie.numerics.network.prox import network_prox, smoothed
 from coterie.objectives.parameters import parameter_mask
 from coterie.options import Option, check
 from coterie.relations.network import Network
@@ -32,6 +34,8 @@ from coterie.relations.parameter_layout import Layout
 
 State = dict[str, Any]
 Edge = tuple[str, str] | tuple[str, str, float]
+STILL = 1e8
+"""How much heavier a model that stays is in a prox than the one that moves."""
 
 
 @work
@@ -59,6 +63,7 @@ class NetworkTraining(AlgorithmFromState):
         "A net's loss is not convex: similarity-network solves each step on the personal layers exactly, but need not "
         "end at the optimum of its objective, so that clients which merge depend on the steps taken."
     )
+    joins: ClassVar[str] = "tied"
     eta: Annotated[float, Option("Local step size.", above=0.0)]
     lam: Annotated[float, Option("Strength of a tie, of the norm of a difference, in mean losses.", low=0.0)] = 0.03
     p: Norm = 2
@@ -207,6 +212,38 @@ class NetworkTraining(AlgorithmFromState):
         how: State = {"p": self.p, "squared": self.squared, "gap": self.gap}
         how |= {"untied": state.get("untied"), "transport": exchange}
         return SimilarityNetwork(network=network, layout=layout, lam=self.lam / n, eta=step, own=own, **how)
+
+    def degree(self, n: int) -> float:
+        """With how many of n clients one is tied."""
+        if self.edges is not None:
+            return 2.0 * len(self.edges) / max(n, 1)
+        return float(min(NEIGHBOURS if self.network.k == "auto" else self.network.k, n))
+
+    def beside(self, fed: Federation, near: Floats, weight: float, rounds: int) -> Floats:
+        """The model (1, d) of the one client of ``fed`` with ties to others' models (k, d), which stay.
+
+        A round is one of Algorithm 5: local steps, and the prox of ``weight sum_k |z - z_k|`` with ends that are heavy.
+        """
+        transport: ModelTransport = {"seed": self.seed}
+        start = ask_first_models(fed, transport, [self.seed], None)
+        tied, theta = np.flatnonzero(start.shared), start.models[:1].copy()
+        theta[:, tied] = near[:, tied].mean(axis=0)
+        if self.untied:
+            tied = tied[~_columns(fed, self.untied, transport)]
+        tied = np.intersect1d(tied, np.flatnonzero(start.shared)[_columns(fed, self.personal, transport)])
+        star = np.stack([np.zeros(len(near), dtype=np.int64), np.arange(len(near)) + 1], axis=1)
+        how: State = {"eta": self.eta, "steps": self.tau, "B": self.B, "personal": list(self.personal), "pull": 0.0}
+        mass = np.append(1.0, np.full(len(near), STILL)) / (self.eta * self.tau)
+        for t in range(rounds):
+            theta = fed.ask(adaptation_steps, w=PerRow(theta), done=t * self.tau, **how)["theta"]
+            V, ties = np.concatenate([theta, near])[:, tied].astype(np.float64), np.full(len(near), weight)
+            if self.squared:
+                Z = smoothed(V, star, ties, mass)
+            else:
+                Z = network_prox(V, star, ties, self.p, self.gap, metric=mass).Z
+            theta = np.array(theta)
+            theta[0, tied] = Z[0]
+        return theta
 
     @staticmethod
     def _layout(state: State) -> Layout:
