@@ -71,7 +71,7 @@ def later() -> str:
     for rule, text in RULES.items():
         names = [f"`{m.name}`" for m in TRAINED.values() if getattr(m.method_class, "joins", "") == rule]
         lines.append(f"| {text} | {', '.join(names)} |")
-    note = "With `personal` layers a method of the second kind is of the first. [Models afterwards](models.md) says more."
+    note = "With `personal` layers a method of the second kind is of the first. [Models](models.md) says more."
     return "\n".join([*lines, "", note, ""])
 
 
