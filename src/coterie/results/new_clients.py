@@ -120,7 +120,8 @@ def _beside_others(
     theta, rows = result.theta[there], result.clients["rows"].to_numpy(dtype=np.float64)[there]
     if rule == "among":
         cores = result.shared[there] if method.mixes else theta
-        return join_among(here, method, cores, rows, rounds), np.zeros(0)
+        fed = InProcess(here.take(np.zeros(len(cores) + 1, dtype=np.int64)))  # the last takes part, and no other
+        return join_among(fed, method, cores, rows, rounds), np.zeros(0)
     if rule == "pulled":
         group = result.clients.get("group", np.ones(len(result.labels)))
         codes = np.unique(np.asarray(group, dtype=np.int64)[there], return_inverse=True)[1]

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from coterie.engines.local_engines import InProcess
 from coterie.federation import Federation
 from coterie.numerics.arrays import Floats, Ints
 
@@ -56,10 +55,9 @@ def join(fed: Federation, method: Any, w: Floats, rounds: int) -> Floats:
     return np.asarray(method.models(fed, state))
 
 
-def join_among(here: Any, method: Any, others: Floats, counts: Floats, rounds: int) -> Floats:
-    """The model (1, d) of the one client of an objective after ``rounds`` among others' models (N, d), which stay."""
+def join_among(fed: Federation, method: Any, others: Floats, counts: Floats, rounds: int) -> Floats:
+    """The model (1, d) of the last client of N + 1 after ``rounds`` among others' models (N, d), which stay."""
     last = np.array([len(others)])
-    fed = InProcess(here.take(np.zeros(len(others) + 1, dtype=np.int64)))  # nobody but the last of them is asked
     state = method.among(fed, others, counts)
     for t in range(rounds):
         _, new = method.round(fed, state | {"t": t}, last)
