@@ -275,6 +275,20 @@ def test_help_is_light(arguments: list[str]) -> None:
     assert loaded & HEAVY == set()
 
 
+def test_a_nets_run_needs_torch_alone() -> None:
+    """Of any method: what is heavy beside torch (180 MB for all of it) is imported where it is used."""
+    loaded = loaded_by("""
+        import coterie, numpy as np
+        from torch import nn
+        X, y, who = np.ones((12, 1, 2, 2), "f4"), np.arange(12) % 2, np.repeat(["a", "b", "c"], 4)
+        net = coterie.Torch(nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(2, 2)))
+        for method in ("fedavg", "fedper", "ditto", "scaffold", "apfl", "pooled"):
+            more = {"personal": ["2.*"]} if method == "fedper" else {}
+            coterie.fit((X, y), net, client=who, method=method, rounds={"rounds": 1, "B": 2}, **more)
+    """)
+    assert loaded & HEAVY == {"torch"}
+
+
 @pytest.mark.parametrize("name", coterie.__all__)
 def test_public_names_resolve_and_are_documented(name: str) -> None:
     value = getattr(coterie, name)

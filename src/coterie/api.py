@@ -4,44 +4,33 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
-import pandas as pd
-
-from coterie.data.clients import mean_weight
-from coterie.data.formula import check_syntax
-from coterie.data.prepare_table import prepare
-from coterie.data.splits import split_keys
-from coterie.data.table import Table, as_name, as_names
-from coterie.data.table_files import read_table
-from coterie.deployment import calls_over_sites
-from coterie.deployment.coordinator.run_toml import comparing
+from coterie.data.table import as_names
 from coterie.deployment.federation_toml import is_federation
 from coterie.errors import CoterieError, listed
 from coterie.files import local
-from coterie.options import declared, shown
-from coterie.relations.given_by_label import LeftOut, aligned, by_position
+from coterie.options import shown
 from coterie.report.progress import of_a_call
 from coterie.results.call_as_config import (
     in_words_of_a_call,
     is_of_table,
     method_names,
     net_call_sections,
-    over_rounds,
     table_call_arguments,
-    table_call_sections,
 )
-from coterie.results.fit_options import Options
-from coterie.results.fit_result import FitResult
-from coterie.results.table_fit import Fitting
 from coterie.results.training_result import TrainingResult, train
 from coterie.runs import in_memory
 from coterie.runs.config import Config, chosen_methods, document
-from coterie.runs.config_keys import Torch, engine_of
+from coterie.runs.config_keys import Torch
 from coterie.status_line import AFTER, status
+
+if TYPE_CHECKING:  # what is needed for tables alone is imported where they are read: nets need none of it
+    import pandas as pd
+
+    from coterie.results.fit_result import FitResult
+    from coterie.results.table_fit import Fitting
 
 NO_MODEL = "Say what a client's model is, after the rows: a formula, or coterie.Torch(...)."
 
@@ -266,6 +255,9 @@ def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> Fit
 
 def _over_sites(folder: Any, model: Any, given: dict[str, Any], methods: Sequence[str] | None) -> FitResult:
     """A formula on rows that stay at the sites of a federation."""
+    from coterie.deployment import calls_over_sites
+    from coterie.deployment.coordinator.run_toml import comparing
+
     if isinstance(model, Torch):
         raise CoterieError(
             "Sites run no code that comes in a call: write the net into a function that they allow, and train it with "
@@ -303,8 +295,10 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
 
 def _fitted(rows: Any, arguments: dict[str, Any]) -> FitResult:
     """A table's result; a person sees what is going on where that takes long."""
+    from coterie.results.table_call import fitting
+
     with status("Comparing the methods ...", AFTER):
-        return _fitting(rows, arguments).result()
+        return fitting(rows, arguments).result()
 
 
 def with_source(tables: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -327,74 +321,17 @@ def _alike(value: Any, default: Any) -> bool:
 
 def prepared(rows: Any, **options: Any) -> Fitting:
     """What :func:`fit` would fit, with its arguments: the clients and options, checked, before any work."""
+    from coterie.results.table_call import fitting
+
     bound = inspect.signature(fit).bind(rows, options.pop("formula"), **options)
     bound.apply_defaults()
-    return _fitting(rows, bound.arguments)
+    return fitting(rows, bound.arguments)
 
 
 def check_call(formula: str, methods: Sequence[str] | None, **options: Any) -> None:
     """A CoterieError for what :func:`fit`, or :func:`compare`, refuses of a table that it need not read for it."""
+    from coterie.results.table_call import asked_options
+
     bound = inspect.signature(fit).bind(None, formula, **options)
     bound.apply_defaults()
-    _options(bound.arguments | {"methods": tuple(methods or ())})
-
-
-def _options(arguments: dict[str, Any]) -> Options:
-    """What is asked for of a table, checked before it is read; in ``arguments`` names and rounds are put in order."""
-    if arguments["client"] is None:
-        raise CoterieError("A formula needs client: name the column that says whose row it is.")
-    for name in ("splits", "seed"):
-        if arguments[name] is None:
-            arguments[name] = declared(Options)[name].default
-    with in_words_of_a_call():
-        engine = engine_of(arguments["engine"])
-    arguments |= {"rounds": over_rounds(arguments), "shared": as_names("shared", arguments["shared"])}
-    arguments |= {
-        "client": as_name("client", arguments["client"]),
-        "cluster": as_names("cluster", arguments["cluster"]),
-    }
-    for name in ("order_by", "split_by"):
-        as_names(name, arguments[name])
-    check_syntax(arguments["model"])
-    asked = {name: arguments[name] for name in declared(Options)}
-    return Options(**asked, methods=arguments.get("methods", ()), engine=engine)
-
-
-def _fitting(df: Any, arguments: dict[str, Any]) -> Fitting:
-    """A fit of a table, once its rows are read and its options are checked."""
-    start, options = perf_counter(), _options(arguments)
-    names = ("model", "client", "cluster", "offset", "weights", "order_by", "split_by", "missing")
-    formula, client, cluster, offset, weights, order_by, split_by, missing = (arguments[name] for name in names)
-    table = Table.of(_read(df, arguments) if isinstance(df, (str, Path)) else df)
-    clients, design = prepare(table, formula, client, cluster, options.family, offset, weights, missing)
-    order, groups, notes = split_keys(table, clients, order_by, split_by)
-    clients = replace(clients, notes=(*clients.notes, *notes))
-    left_out = LeftOut.of(clients, {name: table[name].series for name in cluster})
-    ties = aligned(clients, {name: arguments[name] for name in ("gamma", "lam", "alpha")}, left_out)
-    network = None if options.network is None else by_position(clients, options.network, table.frame)
-    options = replace(options, network=network, strengths=ties, order=order, groups=groups)
-    settings = {"formula": formula, "client": client, "cluster": list(cluster), "offset": offset}
-    settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
-    same = [*design.parsed.outcome_columns, client, *(name for name in (offset, weights) if name is not None)]
-    settings["outcome"] = table.fingerprint(same)
-    about = table.frame.attrs.get("coterie", {})
-    if about.get("na_values") is not None:
-        settings["na_values"] = about["na_values"]
-    mean = 1.0 if weights is None else mean_weight(table[weights].floats[clients.order])
-    used = [*design.parsed.outcome_columns, *design.columns, client, *cluster]
-    used += [name for name in (offset, weights, order_by, split_by) if name is not None]
-    fingerprint = table.fingerprint(used)
-    source = about.get("source") or f"{in_memory.MARK}table {fingerprint}"
-    rounds = {"rounds": options.each} if options.methods and options.each is not None else options.rounds
-    said = {**arguments, **about, "rounds": rounds, "formula": formula, "client": client, "cluster": cluster}
-    facts = {"design": design, "formula": formula, "offset": offset, "weights": weights, "mean_weight": mean}
-    facts |= {"data_fingerprint": fingerprint, "call": table_call_sections(source, said)}
-    return Fitting(clients, options, settings, facts, start)
-
-
-def _read(path: str | Path, arguments: dict[str, Any]) -> pd.DataFrame:
-    """A table's file, whose labels stay text."""
-    labels = [arguments["client"], *as_names("cluster", arguments["cluster"]), arguments["split_by"]]
-    frame = read_table(path, [name for name in labels if name is not None], arguments.pop("na_values", None))
-    frame.attrs.setdefault("coterie", {})["source"] = str(path)
-    return frame
+    asked_options(bound.arguments | {"methods": tuple(methods or ())})

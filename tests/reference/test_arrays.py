@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from numba.core.errors import TypingError
@@ -9,6 +11,7 @@ from numba.core.errors import TypingError
 from coterie.federation import readonly
 from coterie.numerics import arrays
 from coterie.numerics.arrays import frozen, reading
+from coterie.numerics.keyed_random import fraction, fraction_at
 
 
 def test_all_mixtures_share_one_compiled_form(monkeypatch):
@@ -39,6 +42,12 @@ def test_a_kernel_that_writes_is_an_error(monkeypatch):
 
     with pytest.raises(TypingError, match="readonly array"):
         spoil(np.zeros(2))
+
+
+def test_a_kernel_is_compiled_when_it_is_called_and_travels():
+    assert "compiled" not in vars(arrays.kernel(plain))
+    again = pickle.loads(pickle.dumps(fraction))  # noqa: S301 - our own
+    assert again(np.uint64(7), 3) == fraction(np.uint64(7), 3) == fraction_at(np.uint64(7), np.array(3))
 
 
 def plain(function):

@@ -51,19 +51,20 @@ def test_keys_of_own_steps():
 
 def test_shuffles():
     """Fisher and Yates, one swap after another; over many keys every order comes as often (chi squared, 23 degrees)."""
-    for step, n in ((0, 1), (3, 2), (5, 9), (10**9, 40)):
-        order, expected = np.full(n, -1), []
-        keyed_random.shuffle(keyed_random.keys(5, "rows", [IDS[3]], step)[0], order)
+    cases, expected = [(0, 1), (3, 2), (7, 0), (5, 9), (10**9, 40)], []
+    for step, n in cases * 8:
+        order = []
         for b, u in enumerate(literal_uniform(5, "rows", IDS[3], step, n)):
             at = int(u * (b + 1))
-            expected.append(b)
-            expected[b], expected[at] = expected[at], expected[b]
-        assert order.tolist() == expected
-    seen, orders = np.zeros(256), np.empty(4, dtype=np.int64)
-    for k in keyed_random.keys(0, "rows", np.arange(4800, dtype=np.uint64)):
-        keyed_random.shuffle(k, orders)
-        seen[orders @ [64, 16, 4, 1]] += 1
-    counts = seen[seen > 0]
+            order.append(b)
+            order[b], order[at] = order[at], order[b]
+        expected += order
+    for repeats in (1, 8):  # few keys, and many
+        steps, counts = np.tile(np.array(cases).T, repeats)
+        found = keyed_random.shuffles(keyed_random.keys(5, "rows", [IDS[3]], steps), counts)
+        assert found.tolist() == expected[: len(found)] and len(found) == 52 * repeats
+    orders = keyed_random.shuffles(keyed_random.keys(0, "rows", np.arange(4800)), np.full(4800, 4)).reshape(-1, 4)
+    counts = np.unique(orders, axis=0, return_counts=True)[1]
     assert len(counts) == 24 and ((counts - 200) ** 2 / 200).sum() < 53.0  # 3 in 10,000 are larger
 
 

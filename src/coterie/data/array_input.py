@@ -13,7 +13,6 @@ import numpy.typing as npt
 from coterie.data.columns import at_rows
 from coterie.data.labels import Coded, encode
 from coterie.data.table import Table, to_pandas
-from coterie.data.table_files import read_table
 from coterie.errors import CoterieError, listed, nearest, plural
 
 _FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".feather")
@@ -37,6 +36,8 @@ def arrays(
     """
     if target is None:
         raise CoterieError("A table for a net needs target: name the column of outcomes, as in Torch(net, target='y').")
+    from coterie.data.table_files import read_table
+
     table = Table.of(read_table(rows, list(beside)) if isinstance(rows, (str, Path)) else rows)
     table.need([target], "target")
     table.need(inputs or (), "input")

@@ -63,12 +63,26 @@ def encode(values: Any) -> Coded:
     """
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
         return _integers(values)
+    if isinstance(values, np.ndarray) and (found := _of_text(values)) is not None:
+        return code(*found)
     import pandas as pd
 
     series = values if isinstance(values, pd.Series) else pd.Series(values)
     if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iu":
         return _integers(series.to_numpy())
     return code(*factorize(series))
+
+
+def _of_text(values: Labels) -> tuple[Ints, Labels] | None:
+    """What :func:`factorize` gives, of text alone, without pandas; None for what is anything else."""
+    if values.ndim != 1 or values.dtype.kind not in "UO":
+        return None
+    texts: list[Any] = values.tolist()
+    if set(map(type, texts)) != {str} or any(map(_HALVES.search, distinct := [*dict.fromkeys(texts)])):
+        return None
+    places = dict(zip(distinct, range(len(distinct)), strict=True))
+    codes = np.fromiter(map(places.__getitem__, texts), np.int64, len(texts))
+    return codes, np.array(distinct, dtype=object)
 
 
 def factorize(series: pd.Series[Any]) -> tuple[Ints, Labels]:

@@ -13,7 +13,6 @@ from coterie.data.clients import Clients
 from coterie.data.columns import at_rows
 from coterie.data.labels import encode, label_ids
 from coterie.data.partition import Partition
-from coterie.data.sort_keys import sort_keys
 from coterie.data.table import Table
 from coterie.errors import CoterieError, plural
 from coterie.numerics.arrays import Bools, Floats, Ints
@@ -136,6 +135,8 @@ class RowSplits:
                 raise CoterieError(f"'{name}' has no value in {at_rows(missing)}: these rows cannot be split by it.")
         if order is None:
             return cls(_sides(given, names[0]), None, None if groups is None else encode(groups).codes)
+        from coterie.data.sort_keys import sort_keys
+
         keys, note = sort_keys(order, names[1])
         return cls(None, keys, None, () if note is None else (note,))
 
@@ -208,6 +209,8 @@ def split_keys(
         need_groups(clients, groups, split_by)
     if order is None:
         return None, groups, []
+    from coterie.data.sort_keys import sort_keys
+
     order, note = sort_keys(order, str(order_by))
     notes = [] if note is None else [note]
     least, most = (f.reduceat(order, clients.starts) for f in (np.minimum, np.maximum))

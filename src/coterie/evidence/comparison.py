@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from coterie.numerics.arrays import Bools, Floats
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BASELINES = ("local", "pooled")
 """What is always compared: every client alone, and one model for all."""
@@ -40,6 +42,8 @@ class Comparison(ABC):
     @np.errstate(over="ignore", invalid="ignore")  # a run that diverged has infinite losses, or their squares are
     def table(self) -> pd.DataFrame:
         """One row for each method."""
+        import pandas as pd
+
         return pd.DataFrame([{"method": name} | self.row(name) for name in self.methods]).set_index("method")
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from coterie.engines.local_engines import ready
 from coterie.errors import CoterieError, listed
@@ -28,6 +27,9 @@ from coterie.runs.model_objective import layers, matching
 from coterie.runs.scores import RARE, Rule
 from coterie.runs.training import FILE, Trained, need_able, train
 from coterie.runs.training_problem import TrainingProblem, at_home, need_related
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Watch = Callable[[str], Sequence[Callback]]  # is told what begins, and gives the callbacks that watch it
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache, cached_property, update_wrapper, wraps
 from math import isqrt
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from coterie.errors import CoterieError
 
@@ -19,20 +18,48 @@ Bools = npt.NDArray[np.bool_]
 F = TypeVar("F", bound=Callable[..., object])
 
 
+class Kernel:
+    """A function that is compiled when it is first called, and stands for what is compiled where kernels call it.
+
+    Compiled code is kept on disk and runs without the interpreter's lock (engines run blocks in threads). Numba, which
+    takes a third of a second and 55 MB to import, is imported then.
+    """
+
+    def __init__(self, function: Callable[..., Any], **how: Any) -> None:
+        self.function, self.how = function, how
+        update_wrapper(self, function)
+
+    @cached_property
+    def compiled(self) -> Any:
+        """What numba makes of the function."""
+        from numba import njit
+
+        return njit(cache=True, nogil=True, error_model="numpy", **self.how)(self.function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """What the function gives, compiled."""
+        return self.compiled(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.compiled, name)  # such as the type that numba asks for, of what another kernel calls
+
+    def __reduce__(self) -> Any:
+        return self.compiled.__reduce__()
+
+
 def kernel(function: F) -> F:
-    """Compile on first use, keep on disk, run without the interpreter's lock (engines run blocks in threads)."""
-    return cast(F, njit(cache=True, nogil=True, error_model="numpy")(function))
+    """A kernel."""
+    return cast(F, Kernel(function))
 
 
 def inlined(function: F) -> F:
     """The same for a kernel that becomes part of those that call it: where a call costs as much as what it does."""
-    return cast(F, njit(cache=True, nogil=True, error_model="numpy", inline="always")(function))
+    return cast(F, Kernel(function, inline="always"))
 
 
 def summing(function: F) -> F:
     """The same for a kernel whose inner loops are sums: the compiler may put terms in another order, to vectorise."""
-    fast = {"reassoc", "contract"}
-    return cast(F, njit(cache=True, nogil=True, error_model="numpy", fastmath=fast)(function))
+    return cast(F, Kernel(function, fastmath={"reassoc", "contract"}))
 
 
 def reading(function: F) -> F:

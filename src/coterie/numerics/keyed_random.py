@@ -11,6 +11,7 @@ References
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,20 +52,26 @@ def at_step(start: U64, step: npt.ArrayLike) -> U64:
         return _mix(start + np.asarray(step).astype(np.uint64) * GOLDEN)
 
 
-def _uniform(state: U64, counter: U64) -> npt.NDArray[np.float64]:
+def fraction_at(state: U64, counter: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Numbers in [0, 1), drawn as number ``counter`` of keys ``state``: of any shapes that go together."""
     with np.errstate(over="ignore"):
-        bits = _mix(state + (counter + np.uint64(1)) * GOLDEN)
+        bits = _mix(state + (counter.astype(np.uint64) + np.uint64(1)) * GOLDEN)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def uniform(seed: int, stream: str, ids: npt.ArrayLike, step: npt.ArrayLike, n: int) -> npt.NDArray[np.float64]:
     """Uniform numbers in [0, 1), shape (m, n): n for each client."""
-    return _uniform(keys(seed, stream, ids, step)[:, None], np.arange(n, dtype=np.uint64)[None, :])
+    return fraction_at(keys(seed, stream, ids, step)[:, None], np.arange(n))
+
+
+def uniforms(start: U64, step: npt.ArrayLike, n: int) -> npt.NDArray[np.float64]:
+    """The same from :func:`starts` (m,) and steps (m,)."""
+    return fraction_at(at_step(start, step)[:, None], np.arange(n))
 
 
 def normal(start: U64, step: npt.ArrayLike, n: int) -> npt.NDArray[np.float64]:
     """Standard normal numbers, shape (m, n), by Box and Muller, from :func:`starts` (m,) and steps (m,)."""
-    u = _uniform(at_step(start, step)[:, None], np.arange(2 * n, dtype=np.uint64)[None, :])
+    u = uniforms(start, step, 2 * n)
     return np.asarray(np.sqrt(-2.0 * np.log1p(-u[:, :n])) * np.cos(2.0 * np.pi * u[:, n:]))
 
 
@@ -75,7 +82,30 @@ def uniform_rows(
     counts = np.asarray(counts, dtype=np.int64)
     first = np.repeat(np.cumsum(counts) - counts, counts)
     position = np.arange(int(counts.sum())) - first
-    return _uniform(np.repeat(keys(seed, stream, ids, step), counts), position.astype(np.uint64))
+    return fraction_at(np.repeat(keys(seed, stream, ids, step), counts), position)
+
+
+def shuffles(keys: U64, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Orders of 0, ..., n - 1 (sum of counts n,), one for each key (m,), each as likely as another (Fisher, Yates)."""
+    first = np.cumsum(counts) - counts
+    owner = np.repeat(np.arange(len(counts)), counts)
+    b = np.arange(len(owner)) - first[owner]
+    at, out = np.minimum((fraction_at(keys[owner], b) * (b + 1)).astype(np.int64), b), np.empty(len(b), dtype=np.int64)
+    if len(counts) < 32:  # fewer are faster one after another
+        for lo, n in zip(first, counts, strict=True):
+            order: list[int] = []
+            for here, other in enumerate(at[lo : lo + n].tolist()):
+                order.append(here)
+                order[here], order[other] = order[other], here
+            out[lo : lo + n] = order
+        return out
+    first, falling = first[np.argsort(-counts, kind="stable")], np.sort(-counts)
+    for here in range(counts.max(initial=0)):
+        place = first[: np.searchsorted(falling, -here)] + here
+        other = place - here + at[place]
+        out[place] = out[other]
+        out[other] = here
+    return out
 
 
 def generator(seed: int, stream: str, client: int, step: int) -> np.random.Generator:
@@ -108,12 +138,3 @@ def fraction(key: np.uint64, draw: int) -> float:
 def whole(key: np.uint64, draw: int, n: int) -> int:
     """One of 0, ..., n - 1, from draw number ``draw`` of a key: ``floor(n * keyed_random.uniform(...)[draw])``."""
     return min(int(fraction(key, draw) * n), n - 1)
-
-
-@kernel
-def shuffle(key: np.uint64, order: npt.NDArray[np.int64]) -> None:
-    """order (n,) becomes a permutation of 0, ..., n - 1, each as likely as another (Fisher and Yates), by a key."""
-    for b in range(order.shape[0]):
-        at = whole(key, b, b + 1)
-        order[b] = order[at]
-        order[at] = b

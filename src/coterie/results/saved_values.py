@@ -284,6 +284,7 @@ class Shelf:
 
 
 _ARRAYS, _SEVERAL, _OPTIONAL = ("Floats", "Ints", "npt.NDArray[Any]", "Any"), "tuple[Floats, ...]", " | None"
+_COLUMNS = "dict[str, npt.NDArray[Any]]"
 _BY_NAME = {"dict[str, Measured]": "Measured"}
 """Dataclasses that a field may have by names, by its annotation."""
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -313,6 +314,8 @@ def _pack(kind: str, name: str, value: Any, shelf: Shelf) -> Any:
             return {key: packed(one, shelf, f"{name}.{key}.") for key, one in value.items()}
         case "pd.DataFrame":
             return shelf.put_frame(name, value)
+        case columns if columns == _COLUMNS:
+            return {key: shelf.put(f"{name}.{key}", one) for key, one in value.items()}
         case "tuple[Level, ...]":
             each = [(f"{name}.{i}", level) for i, level in enumerate(value)]
             return [
@@ -355,6 +358,8 @@ def unpack(kind: str, name: str, entry: Any, shelf: Shelf, parts: Mapping[str, A
             return Design.from_json(json.dumps(entry))
         case "pd.DataFrame":
             return shelf.get_frame(entry)
+        case columns if columns == _COLUMNS:
+            return {key: shelf.get(one) for key, one in entry.items()}
         case "tuple[Level, ...]":
             return tuple(Level(called, shelf.get(labels), shelf.get(parent)) for called, labels, parent in entry)
         case array if array in _ARRAYS and entry.keys() == {f.name for f in fields(ClientModels)}:

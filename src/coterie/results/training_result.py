@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from coterie import files
 from coterie.data import net_inputs
@@ -31,6 +31,9 @@ from coterie.runs import model_objective as model
 from coterie.runs.config import AUTO, Config, chosen_methods, tables
 from coterie.runs.training import Trained
 from coterie.runs.training_problem import TrainingProblem
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _REMEDY = "They are damaged: train them again."
 _sound = fitting("The record of these trained models", _REMEDY)  # around what is made of one that may have been read
@@ -56,8 +59,8 @@ class TrainingResult:
         0 where outcomes are no classes.
     shape : tuple of int
         Of a row of X.
-    clients : DataFrame, index = client label
-        Rows, held-out scores, groups, and the round in which a client was left out (0: it was not).
+    columns : mapping from str to (m,) array
+        Those of :attr:`clients`.
     data_fingerprint : str
         Hash of the rows of the first seed.
     heads : tuple of str
@@ -87,7 +90,7 @@ class TrainingResult:
     group: Any
     classes: int
     shape: tuple[int, ...]
-    clients: pd.DataFrame
+    columns: dict[str, npt.NDArray[Any]]
     data_fingerprint: str
     heads: tuple[str, ...] = ()
     sizes: Any = None
@@ -124,7 +127,7 @@ class TrainingResult:
             group=group,
             classes=data.classes,
             shape=tuple(data.train.X.shape[1:]),
-            clients=by_client(problem, run),
+            columns=by_client(problem, run),
             data_fingerprint=data.fingerprint,
             heads=heads,
             sizes=sizes,
@@ -141,6 +144,13 @@ class TrainingResult:
     def run(self) -> Trained:
         """The run that made the models: its setting, curve, status, rounds, and who was left out."""
         return self.evidence.runs[self.method][0]
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """By client: rows, held-out scores, groups, and the round in which one was left out (0: it was not)."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns, index=pd.Index(self.labels, name="client"))
 
     @property
     def configuration(self) -> Config:
@@ -377,8 +387,8 @@ def train(config: Config, methods: Sequence[str] | None = None, watch: Watch = q
     return TrainingResult.of(found, found.best)
 
 
-def by_client(problem: TrainingProblem, run: Trained) -> pd.DataFrame:
-    """A row for each client: rows, scores on held-out rows, groups, the round in which it was left out."""
+def by_client(problem: TrainingProblem, run: Trained) -> dict[str, npt.NDArray[Any]]:
+    """Columns, with a row for each client: rows, held-out scores, groups, the round in which it was left out."""
     data = problem.data
     frame: dict[str, Any] = {
         "rows": data.train.stops - data.train.starts,
@@ -397,4 +407,4 @@ def by_client(problem: TrainingProblem, run: Trained) -> pd.DataFrame:
         frame["found_group"] = run.group + 1
     if run.quarantined:
         frame["quarantined"] = [run.quarantined.get(label, (0, ""))[0] for label in data.labels]
-    return pd.DataFrame(frame, index=pd.Index(data.labels, name="client"))
+    return {name: np.asarray(values) for name, values in frame.items()}

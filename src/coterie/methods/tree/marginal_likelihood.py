@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.linalg import block_diag
 
 from coterie.federation import Federation, PerCluster, Site, Sums, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, client_factors, single_direction
@@ -87,6 +86,8 @@ class Deviance:
         fisher, held = guarded_inverse(np.stack([expected, held]))
         if profiled:
             return np.concatenate(gradient), fisher, held
+        from scipy.linalg import block_diag
+
         fisher, held = (block_diag(F, 0.5 * s.inverse) for F in (fisher, held))
         return np.concatenate([*gradient, by_root]), fisher, held
 

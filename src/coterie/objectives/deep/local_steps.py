@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from coterie.errors import CoterieError
-from coterie.numerics.arrays import Floats, Ints, kernel
-from coterie.numerics.keyed_random import key, shuffle, whole
+from coterie.numerics.arrays import Floats, Ints
+from coterie.numerics.keyed_random import U64, at_step, shuffles, uniforms
 from coterie.objectives.deep.architecture import Architecture
 from coterie.objectives.deep.optimizers import StackedOptimizer, need_optimizer
 from coterie.objectives.gradient_steps import Walk
+from coterie.objectives.row_kernels import owned_rows
 from coterie.objectives.step_rules import Optimizer
 from coterie.options import Checked, Option
 
@@ -155,51 +155,11 @@ class Stepper:
         return v.mul_(self.momentum).add_(g)
 
 
-@kernel
-def drawn(keys: npt.NDArray[np.uint64], step: Ints, size: int, starts: Ints, stops: Ints) -> Ints:
+def drawn(keys: U64, step: Ints, size: int, starts: Ints, stops: Ints) -> Ints:
     """Rows (m, size) that every client's step number ``step`` (m,) looks at: of its own ones, with replacement."""
-    out = np.zeros((keys.shape[0], size), dtype=np.int64)
-    for i in range(keys.shape[0]):
-        n = stops[i] - starts[i]
-        if n > 0:
-            at = key(keys[i], step[i])
-            for b in range(size):
-                out[i, b] = starts[i] + whole(at, b, n)
-    return out
-
-
-@kernel
-def shuffled(
-    keys: npt.NDArray[np.uint64],
-    step: Ints,
-    size: int,
-    starts: Ints,
-    stops: Ints,
-    some: Ints,
-    order: Ints,
-    at: Ints,
-    epoch: Ints,
-) -> tuple[Ints, Ints]:
-    """The same without replacement, and how many they are (m,): the last of an epoch are fewer, and padded.
-
-    An epoch is ``ceil(n / size)`` steps of the n rows of a client. ``order[at[j]:]`` is kept for client ``j = some[i]``
-    from step to step, and is that of ``epoch[j]``.
-    """
-    m = keys.shape[0]
-    out, many = np.zeros((m, size), dtype=np.int64), np.zeros(m, dtype=np.int64)
-    for i in range(m):
-        n = stops[i] - starts[i]
-        if n == 0:
-            continue
-        own, steps = order[at[some[i]] : at[some[i]] + n], -(-n // size)
-        if epoch[some[i]] != step[i] // steps:
-            epoch[some[i]] = step[i] // steps
-            shuffle(key(keys[i], epoch[some[i]]), own)
-        first = step[i] % steps * size
-        many[i] = min(size, n - first)
-        for b in range(size):
-            out[i, b] = starts[i] + own[first + min(b, many[i] - 1)]
-    return out, many
+    n = (stops - starts)[:, None]
+    own = np.minimum((uniforms(keys, step, size) * n).astype(np.int64), n - 1)
+    return np.where(n > 0, starts[:, None] + own, 0)
 
 
 class Shuffles:
@@ -209,29 +169,43 @@ class Shuffles:
         self.at, self.order = np.cumsum(counts) - counts, np.empty(int(counts.sum()), dtype=np.int64)
         self.epoch = np.full(len(counts), -1, dtype=np.int64)
 
-    def rows(
-        self, some: Ints, keys: npt.NDArray[np.uint64], step: Ints, size: int, starts: Ints, stops: Ints
-    ) -> tuple[Ints, Ints]:
-        """Rows of a step of some clients (k, b), of which the first of each count (k,)."""
-        index, many = shuffled(keys, step, size, starts, stops, some, self.order, self.at, self.epoch)
-        return index[:, : many.max(initial=0)], many
+    def rows(self, some: Ints, keys: U64, step: Ints, size: int, starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
+        """Rows of steps of some clients (k, b), without replacement, of which the first of each count (k,).
+
+        An epoch is ``ceil(n / size)`` steps of the n rows of a client, of which the last has fewer. The clients are
+        distinct, or one with several steps.
+        """
+        n = stops - starts
+        steps = np.maximum(-(-n // size), 1)
+        epoch, first = step // steps, step % steps * size
+        many = np.minimum(size, n - first)
+        if len(some) > 1 and some[0] == some[1]:
+            epochs, which = np.unique(epoch, return_inverse=True)
+            order, at = shuffles(at_step(keys[: len(epochs)], epochs), n[: len(epochs)]), which * n
+        else:
+            self._go_on(some, keys, epoch, n)
+            order, at = self.order, self.at[some]
+        place = (at + first)[:, None] + np.minimum(np.arange(max(many.max(initial=0), 0)), many[:, None] - 1)
+        there = n[:, None] > 0
+        return np.where(there, starts[:, None] + order[np.where(there, place, 0)], 0), many
+
+    def _go_on(self, some: Ints, keys: U64, epoch: Ints, n: Ints) -> None:
+        """Shuffle the rows (n,) of clients that are not yet in an epoch."""
+        fresh = np.flatnonzero((self.epoch[some] != epoch) & (n > 0))
+        if len(fresh):
+            at = self.at[some[fresh]]
+            self.order[owned_rows(at, at + n[fresh])[1]] = shuffles(at_step(keys[fresh], epoch[fresh]), n[fresh])
+            self.epoch[some[fresh]] = epoch[fresh]
 
 
-@kernel
 def padded(starts: Ints, stops: Ints) -> Ints:
     """All rows of clients (m, most): shorter ones repeat their last row, and row 0 stands where there is none."""
-    most = 0
-    for i in range(starts.shape[0]):
-        most = max(most, stops[i] - starts[i])
-    out = np.zeros((starts.shape[0], most), dtype=np.int64)
-    for i in range(starts.shape[0]):
-        for b in range(most if stops[i] > starts[i] else 0):
-            out[i, b] = min(starts[i] + b, stops[i] - 1)
-    return out
+    n = (stops - starts)[:, None]
+    return np.where(n > 0, starts[:, None] + np.minimum(np.arange(n.max(initial=0)), n - 1), 0)
 
 
 def batch(
-    keys: npt.NDArray[np.uint64],
+    keys: U64,
     step: Ints,
     size: int,
     starts: Ints,
