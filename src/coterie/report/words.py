@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coterie.errors import joined
 from coterie.evidence.comparison import ENOUGH, less, median_ratio
-from coterie.evidence.table_comparison import may_be_as_good
 from coterie.families import family_named
-from coterie.results.fit_result import FitResult
 from coterie.results.model import Model, Nodes
+
+if TYPE_CHECKING:
+    from coterie.results.fit_result import FitResult
 
 WORDS = 20  # of a headline at most
 NAMES = 8  # clients that are named in a sentence at most
@@ -142,6 +143,8 @@ def against(method: str, client: str) -> str:
 
 def headline(result: FitResult) -> str:
     """The answer in one claim of at most ``WORDS`` words: which method, and by how much for whom."""
+    from coterie.evidence.table_comparison import may_be_as_good
+
     client, table, best = result.model.client_name, result.comparison, result.recommended
     if table.empty or best not in table.index:
         return f"The {result.method} model of {result.formula} for {counted(len(result.model.labels), client)}."

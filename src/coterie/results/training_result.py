@@ -30,7 +30,6 @@ from coterie.objectives.mixed import kinds
 from coterie.runs import model_objective as model
 from coterie.runs.config import AUTO, Config, chosen_methods, tables
 from coterie.runs.training import Trained
-from coterie.runs.training_problem import TrainingProblem
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,8 +58,7 @@ class TrainingResult:
         0 where outcomes are no classes.
     shape : tuple of int
         Of a row of X.
-    columns : mapping from str to (m,) array
-        Those of :attr:`clients`.
+    columns : dict of (m,) arrays, those of :attr:`clients`
     data_fingerprint : str
         Hash of the rows of the first seed.
     heads : tuple of str
@@ -127,7 +125,7 @@ class TrainingResult:
             group=group,
             classes=data.classes,
             shape=tuple(data.train.X.shape[1:]),
-            columns=by_client(problem, run),
+            columns=problem.by_client(run),
             data_fingerprint=data.fingerprint,
             heads=heads,
             sizes=sizes,
@@ -385,26 +383,3 @@ def train(config: Config, methods: Sequence[str] | None = None, watch: Watch = q
     if methods and list(methods) != [AUTO]:
         found = replace(found, config=replace(found.config, method=AUTO, compare=tuple(methods)))
     return TrainingResult.of(found, found.best)
-
-
-def by_client(problem: TrainingProblem, run: Trained) -> dict[str, npt.NDArray[Any]]:
-    """Columns, with a row for each client: rows, held-out scores, groups, the round in which it was left out."""
-    data = problem.data
-    frame: dict[str, Any] = {
-        "rows": data.train.stops - data.train.starts,
-        "test_rows": data.test.stops - data.test.starts,
-    }
-    if run.scores.score is not None and run.scores.known:
-        frame[run.scores.rule.score] = run.scores.score
-    if run.scores.known:
-        frame |= {name: one.clients for name, one in run.scores.metrics.items()}
-        frame["loss"] = run.scores.loss
-    if run.helpers:
-        frame["main"] = ~np.isin(data.labels, run.helpers)
-    if data.known:
-        frame["group"] = data.group + 1
-    if run.group is not None:
-        frame["found_group"] = run.group + 1
-    if run.quarantined:
-        frame["quarantined"] = [run.quarantined.get(label, (0, ""))[0] for label in data.labels]
-    return {name: np.asarray(values) for name, values in frame.items()}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coterie.data.net_inputs import longest
 from coterie.data.partition import ClientRows
@@ -195,6 +196,28 @@ class TrainingProblem:
         named = self.config.model["positive"]
         positive = 1 if named is None else (self.data.class_names or (0, 1)).index(named)
         return Scores.of(self.held, theta, rule, metrics, y, self.main, positive)
+
+    def by_client(self, run: Any) -> dict[str, npt.NDArray[Any]]:
+        """Columns, with a row for each client: rows, held-out scores, groups, the round in which it was left out."""
+        data = self.data
+        frame: dict[str, Any] = {
+            "rows": data.train.stops - data.train.starts,
+            "test_rows": data.test.stops - data.test.starts,
+        }
+        if run.scores.score is not None and run.scores.known:
+            frame[run.scores.rule.score] = run.scores.score
+        if run.scores.known:
+            frame |= {name: one.clients for name, one in run.scores.metrics.items()}
+            frame["loss"] = run.scores.loss
+        if run.helpers:
+            frame["main"] = ~np.isin(data.labels, run.helpers)
+        if data.known:
+            frame["group"] = data.group + 1
+        if run.group is not None:
+            frame["found_group"] = run.group + 1
+        if run.quarantined:
+            frame["quarantined"] = [run.quarantined.get(label, (0, ""))[0] for label in data.labels]
+        return {name: np.asarray(values) for name, values in frame.items()}
 
 
 def _positive(said: str | int | None, classes: tuple[str | int, ...]) -> str | int:
