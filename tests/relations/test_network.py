@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import sparse
 from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import cdist
 
@@ -84,6 +85,40 @@ def test_edges_that_cannot_be(n, edges, weight, message):
     with pytest.raises(CoterieError) as e:
         Network.of(n, edges, weight)
     assert message in str(e.value)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array, sparse.coo_matrix])
+def test_a_matrix_of_weights_is_a_network(kind):
+    A = np.array([[0.0, 2.0, 0.0], [2.0, 0.0, 0.5], [0.0, 0.5, 0.0]])
+    network = Network.from_adjacency(kind(A))
+    assert network.edges.tolist() == [[0, 1], [1, 2]]
+    assert network.weight.tolist() == [2.0, 0.5]
+    np.testing.assert_array_equal(Network.from_adjacency(network.adjacency).adjacency.toarray(), A)
+
+
+def test_a_matrix_that_is_not_symmetric_is_refused_or_made_so():
+    A = np.array([[0.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 3.0, 0.0]])
+    with pytest.raises(CoterieError, match="not symmetric"):
+        Network.from_adjacency(A)
+    network = Network.from_adjacency(A, symmetrise=True)
+    assert network.edges.tolist() == [[0, 1], [1, 2]]
+    assert network.weight.tolist() == [2.0, 3.0]
+    assert len(Network.from_adjacency(np.zeros((3, 3)))) == 0
+
+
+@pytest.mark.parametrize(
+    ("A", "message"),
+    [
+        (np.eye(2), "an edge to themselves"),
+        (np.array([[0.0, -1.0], [-1.0, 0.0]]), "positive finite"),
+        (np.array([[0.0, np.nan], [np.nan, 0.0]]), "positive finite"),
+        (np.ones((2, 3)), "must be square"),
+        ([["a", "b"]], "square table of numbers"),
+    ],
+)
+def test_a_matrix_that_cannot_be(A, message):
+    with pytest.raises(CoterieError, match=message):
+        Network.from_adjacency(A)
 
 
 # -- nearest neighbours

@@ -61,6 +61,32 @@ class Network:
         return cls(n, *_merged(n, pairs, weights))
 
     @classmethod
+    def from_adjacency(cls, A: Any, *, symmetrise: bool = False) -> Network:
+        """A network from a scipy sparse matrix or an array (n, n) of weights, 0 where there is no edge.
+
+        With ``symmetrise`` the greater of ``A[i, j]`` and ``A[j, i]`` is taken; otherwise they must be equal.
+        """
+        from scipy import sparse
+
+        try:
+            matrix = sparse.coo_array(A, dtype=np.float64)
+        except (TypeError, ValueError) as e:
+            raise CoterieError("An adjacency matrix must be a square table of numbers.") from e
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.shape[0]:
+            raise CoterieError(f"An adjacency matrix must be square, not {matrix.shape}.")
+        matrix.sum_duplicates()
+        there = matrix.data != 0.0
+        i, j, weight = matrix.row[there].astype(np.int64), matrix.col[there].astype(np.int64), matrix.data[there]
+        if not symmetrise:
+            gap = abs(matrix - matrix.T)
+            if gap.nnz and gap.max() > 1e-12 * abs(matrix).max():
+                raise CoterieError("The adjacency matrix is not symmetric: give (A + A') / 2, or say symmetrise=True.")
+        i, j = np.minimum(i, j), np.maximum(i, j)
+        order = np.lexsort((-weight, j, i))  # the heavier of two comes first
+        key, first = np.unique((i * matrix.shape[0] + j)[order], return_index=True)
+        return cls.of(matrix.shape[0], _pairs(key, matrix.shape[0]), weight[order][first])
+
+    @classmethod
     @checked
     def nearest(
         cls,
