@@ -86,7 +86,18 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if "soak" in (config.option.markexpr or ""):
         return
-    soak = [item for item in items if item.get_closest_marker("soak")]
+    soak, named, seen = [], set(), set()
+    for item in items:
+        marks = list(item.iter_markers("soak"))
+        cases = {(item.nodeid.partition("[")[0], case) for mark in marks for case in mark.args}
+        here = (item.nodeid.partition("[")[0], item.callspec.id if hasattr(item, "callspec") else "")
+        named |= cases
+        seen.add(here)
+        if here in cases or any(not mark.args for mark in marks):
+            soak.append(item)
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS and named - seen:
+        raise pytest.UsageError(f"These cases of soak tests do not exist: {sorted(named - seen)}.")
     if soak:
+        left_out = set(map(id, soak))
         config.hook.pytest_deselected(items=soak)
-        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+        items[:] = [item for item in items if id(item) not in left_out]

@@ -55,6 +55,9 @@ REST = [(name, family) for name in OTHERS for family in OUTCOMES if (name, famil
 REST = [(name, family) for name, family in REST if family_named(family).convex or not METHODS[name].convex]
 
 
+@pytest.mark.soak(
+    "weighted-averaging-negative-binomial", "ditto-gamma", "local-negative-binomial", "ditto-student-t(4)"
+)
 @pytest.mark.parametrize(
     ("name", "family"), [*FAMILIES, *(pytest.param(*pair, marks=pytest.mark.soak) for pair in REST)]
 )

@@ -109,6 +109,7 @@ def test_gathering_is_the_transpose_of_models():
     assert gathered(layout, parts, share) @ x == pytest.approx(product)
 
 
+@pytest.mark.soak
 def test_the_variance_formula_on_two_architectures():
     fed, method, B, R = modules.federation(), GroupSGD(eta=0.3, shared=("body*",), B=3), 3, 100
     state = method.init(fed)

@@ -49,6 +49,7 @@ def test_groups_are_found_and_their_layers_are_worth_it(small):
     np.testing.assert_allclose(test.accuracy(again), scores[digits.MODELS])
 
 
+@pytest.mark.soak
 def test_restarts_find_the_groups_too(small):
     train, _, known = small
     found = by_first_models(train, rounds=6, restarts=8)

@@ -51,6 +51,7 @@ def test_rows_are_drawn_by_key():
     np.testing.assert_allclose(moved[1::2], again[1::2], rtol=1e-12)
 
 
+@pytest.mark.soak
 def test_the_formula_is_inside_the_interval_of_2000_repeats():
     for seed, (sizes, shared) in enumerate(variance.CASES.values()):
         inside, of = variance.measure(sizes, shared, 2_000, seed).inside()
@@ -65,6 +66,7 @@ def test_variance_falls_like_one_over_n():
     assert 12 < shrunk < 22
 
 
+@pytest.mark.soak("64")
 @pytest.mark.parametrize("n", [4, 64])
 def test_gradients_stay_under_the_rate_that_is_promised(n):
     d = convergence.descend(n, 300, [0, 1])
@@ -101,6 +103,7 @@ def test_averaging_in_groups_is_stable_at_the_step_that_its_l_allows():
         assert f(state["w"]) <= before - drop + 1e-12
 
 
+@pytest.mark.soak
 def test_groups_that_cannot_share_are_named():
     alike, apart = (convergence.agree(gap, 800) for gap in convergence.PAIRS.values())
     assert not alike.stalled.any() and alike.M[-1].max() < 5
@@ -153,6 +156,7 @@ def test_a_small_group_that_shares_nothing_is_not_stalled():
     assert not seen.stalled.any() and len(seen.sentences()) == 1
 
 
+@pytest.mark.soak("000/convergence")
 @pytest.mark.parametrize("name", ["000/variance", "000/convergence"])
 def test_the_experiments_run(name, tmp_path, monkeypatch):
     monkeypatch.setattr(variance, "COUNTS", (4, 16))

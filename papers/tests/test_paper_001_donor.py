@@ -47,6 +47,7 @@ def test_the_grid_is_that_of_the_paper():
     np.testing.assert_allclose(np.log10(GRID[[0, 1, 2, -2, -1]]), [-2, -1.875, -1.75, 1.875, 2], atol=1e-12)
 
 
+@pytest.mark.soak
 def test_the_best_of_the_grid_is_its_lowest_average_and_learned_variances_are_as_good(responses):
     grid = GRID[::16]
     best, surface = over_grid(responses, grid, lambda _: None)

@@ -26,6 +26,7 @@ def test_together_is_the_least_of_3_3_without_rounds_within():
         assert smoothness(other, none, here.ties.C1, here.ties.C2, here.L.max()) > least
 
 
+@pytest.mark.soak
 def test_messages_are_those_of_all_for_a_global_round_and_of_the_cluster_for_one_within():
     here = instance("hard")
     one = spend(here, "al2sgd", 0, here.together())

@@ -126,6 +126,7 @@ def test_the_network_finds_opposite_groups_and_beats_local_and_pooled() -> None:
     assert max(test.loss(ours.theta), test.loss(refit.theta)) < min(test.loss(pooled.theta), test.loss(local.theta))
 
 
+@pytest.mark.soak
 def test_climbing_by_steps_comes_to_the_exact_minimisers() -> None:
     """Algorithm 6 upwards, on a table, where the minimisers are known."""
     data, _ = small()
@@ -157,6 +158,7 @@ def test_a_climb_that_diverges_says_at_which_lambda() -> None:
         first_order_path(fed, method, [1e-9], np.zeros(0), np.eye(3)[:, :2] + 1.0, 200)
 
 
+@pytest.mark.soak("False")
 @pytest.mark.parametrize("beside_chance", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_rotated_digits_merge_into_their_hidden_groups(beside_chance: bool) -> None:
     """12 clients, 45 rows each: over a range of lambda the merged clients are the groups; a graph of chance fails."""
@@ -178,6 +180,7 @@ def test_rotated_digits_merge_into_their_hidden_groups(beside_chance: bool) -> N
         assert test.accuracy(ours.theta) > test.accuracy(chance.theta) + 0.06
 
 
+@pytest.mark.soak
 def test_mislabelled_mail_merges_into_its_hidden_groups() -> None:
     pytest.importorskip("rdata")
     try:

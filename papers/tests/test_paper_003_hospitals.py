@@ -81,6 +81,7 @@ def test_methods_are_compared_by_the_front_and_gains_are_over_sites_and_seeds():
     assert picture(found, "Segmentation", "Dice").axes
 
 
+@pytest.mark.soak
 def test_nodules_are_judged_by_average_precision_on_the_rows_that_the_front_held_out():
     sites = nodules.sites(5)
     result = few("pooled")["pooled"].fit(sites, nodules.NET, 1, 5)
@@ -90,6 +91,7 @@ def test_nodules_are_judged_by_average_precision_on_the_rows_that_the_front_held
     assert run.scores.weight.tolist() == [20.0] * 12
 
 
+@pytest.mark.soak
 def test_the_codec_sends_fewer_bytes_on_the_link():
     link = sent(small(7), segmentation.NET, SOME, 1, 7)
     names = [row[0] for row in sent_table(link).rows]
@@ -112,6 +114,7 @@ def test_a_run_without_a_model_has_no_score():
     assert steps.score(trial, small(7), segmentation.NET, 1, evidence, 7) == float("-inf")
 
 
+@pytest.mark.soak("network of FedPer's heads, heads", "network of data, free heads")
 @pytest.mark.parametrize("name", [HEADS, FREE, WARMED])
 def test_heads_of_a_site_are_its_own(name):
     sites = small(8)

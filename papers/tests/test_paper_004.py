@@ -182,6 +182,7 @@ def test_weighted_averaging_ends_with_the_square_of_zeta():
     np.testing.assert_allclose(mean[:, 0], [exact.level(c).loss for c in curves], rtol=0.02)
 
 
+@pytest.mark.soak("2500-0.028")
 @pytest.mark.parametrize(("runs", "error"), [(2_500, 0.028), pytest.param(10_000, 0.014, marks=pytest.mark.soak)])
 def test_speedup_is_linear_at_delta_zero_where_the_average_is_long(runs, error):
     """Levels are held to 3.5 of their standard errors.
@@ -240,6 +241,7 @@ def test_written_curves_can_be_checked_from_their_settings(figure):
             assert curve["c0"] == "sample"
 
 
+@pytest.mark.soak
 def test_one_run_has_no_standard_error_and_is_drawn_all_the_same():
     made = figure1.run(outcome.Settings(seeds=1))
     assert made.tables[0].rows[0][1].endswith("(-)")
@@ -257,6 +259,7 @@ def test_the_best_alpha_without_bias_is_a_root_of_its_cubic(m, n):
     assert float(best_alpha(1.0, 1.0 / n, 0.0, m)) == pytest.approx(theirs, abs=1e-6)
 
 
+@pytest.mark.soak
 def test_the_maps_of_figures_5_and_6():
     map5, map6 = (f.run(outcome.Settings(quick=True)) for f in (figure5, figure6))
     assert map5.numbers["largest_difference"] < 1e-6

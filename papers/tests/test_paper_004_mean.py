@@ -158,6 +158,7 @@ def test_correcting_the_bias_of_a_mean_gains_nothing(setting, beta):
             assert errors(zero, [T])[0] >= replace(s, alpha=share).error(T) * (1.0 - 1e-12)
 
 
+@pytest.mark.soak
 def test_what_is_written_and_drawn():
     made = mean.run(outcome.Settings(seeds=40, quick=True))
     written = json.loads(outcome.document("004/mean", made, 1.0))["numbers"]

@@ -69,6 +69,7 @@ def test_the_mean_of_many_runs_lies_under_the_bound(kind, batch):
     assert 0.005 * ball < mean[-1] < ball  # the noise is there, and the bound is not vacuous
 
 
+@pytest.mark.soak
 def test_the_accelerated_method_converges_linearly_at_the_promised_rate(here):
     """Condition number 10,000, one row a step: to 1e-10, where the plain method stays in its noise ball."""
     fed = here.fed(0)

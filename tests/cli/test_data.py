@@ -32,6 +32,7 @@ def test_show_says_how_to_model_it(name):
     assert f"coterie fit {name}.csv --formula" in ran.out
 
 
+@pytest.mark.soak("guimmun")
 @pytest.mark.parametrize("name", ["heart", "sleepstudy", "guimmun"])
 def test_what_show_says_to_type_works(name, folder):
     if name != "heart":

@@ -104,6 +104,7 @@ def test_a_whole_pull_is_fedavg_and_no_tie_is_local():
     np.testing.assert_allclose(alone.models(fed, state), theta, **close)
 
 
+@pytest.mark.soak
 def test_it_comes_near_the_optimum_of_its_objective():
     """A stationary point of the objective, to the noise that coins leave at this step size."""
     rng = np.random.default_rng(4)

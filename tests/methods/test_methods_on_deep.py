@@ -97,6 +97,7 @@ def test_fedbn_names_the_layers_where_none_normalises():
         FedBN(eta=0.1).init(fed)
 
 
+@pytest.mark.soak("10")
 @pytest.mark.parametrize("steps", [10, pytest.param(25, marks=pytest.mark.soak)])
 def test_scaffold_s_control_variates_are_gradients_with_momentum_too(steps):
     """They were the mean velocity, up to ten gradients long, and grew without end; now all ends at the optimum."""

@@ -212,6 +212,7 @@ def test_fedprox_without_a_term_is_fedavg():
     np.testing.assert_array_equal(one["w"], other["w"])
 
 
+@pytest.mark.soak("0.4")
 @pytest.mark.parametrize("alpha", [0.4, 1.0])
 def test_apfl_ends_at_the_local_optimum_whatever_alpha(alpha):
     o = quadratic()

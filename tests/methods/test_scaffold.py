@@ -25,6 +25,7 @@ def test_the_servers_control_variate_is_the_clients_mean():
     np.testing.assert_allclose(state["c"], controls(fed), rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.soak("0")
 @pytest.mark.parametrize("first", [0, 4])
 def test_clients_that_are_away_and_return_are_still_right(first):
     """Requests or replies of a site are lost for some rounds, the first among them or not."""

@@ -130,6 +130,7 @@ def test_codecs_end_there_too_and_save_bytes(transport):
     assert sent < bytes_without_codecs(200)
 
 
+@pytest.mark.soak
 def test_rows_and_clients_that_are_drawn_end_near_it_with_decreasing_steps():
     fed = federation(clients())
     size = step_sizes(fed, MIXED, np.ones(3))

@@ -111,6 +111,7 @@ def test_rows_are_drawn_with_replacement_and_the_mean_loss_is_descended():
     assert 0.0 < np.abs(error).max() < 5.0 * 2.0 / np.sqrt(400_000) * 2.0
 
 
+@pytest.mark.soak
 def test_bias_correction_ends_where_each_client_would_alone_and_keeping_some_bias_where_averaging_with_less_would():
     A, b = quadratics()
     fed, who, metric = InProcess(Quadratic(A, b)), Collaborators.of_all(weights()), Metric.plain(D)

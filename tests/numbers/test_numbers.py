@@ -30,6 +30,18 @@ def compare(found: Numbers, name: str) -> None:
         np.testing.assert_allclose(found[key], values, rtol=tolerance, atol=tolerance * scale, err_msg=f"{name}: {key}")
 
 
+@pytest.mark.soak(
+    "one main client",
+    "dp-sgd on a table",
+    "amounts compared",
+    "network by covariates",
+    "one coin among peers",
+    "negative-binomial clusterwise",
+    "negative-binomial local",
+    "successes of trials",
+    "counts compared",
+    "binomial async-al2sgd",
+)
 @pytest.mark.parametrize("name", TABLES)
 def test_fits_give_the_numbers_written_down(name: str) -> None:
     compare(TABLES[name](), name)

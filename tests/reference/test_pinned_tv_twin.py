@@ -29,6 +29,7 @@ def test_it_is_the_literal_string() -> None:
         np.testing.assert_allclose(pinned_tv(g, weight), exact(g, weight), rtol=0, atol=1e-12 * max(1, np.abs(g).max()))
 
 
+@pytest.mark.soak
 def test_it_is_what_cvxpy_finds() -> None:
     import cvxpy as cp
 

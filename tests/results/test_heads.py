@@ -86,6 +86,7 @@ OVER = [(PASSES, "loopback"), (STEPS, "auto")]
 OVER += [pytest.param(*of, marks=pytest.mark.soak) for of in ((PASSES, "auto"), (STEPS, "loopback"))]
 
 
+@pytest.mark.soak("rounds0-loopback")
 @pytest.mark.parametrize(("rounds", "engine"), OVER)
 def test_models_of_other_shapes_travel_compressed(rounds, engine):
     """A codec that loses nothing of float32 gives the numbers of none; others send fewer bytes, and train."""

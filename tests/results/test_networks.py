@@ -37,6 +37,7 @@ def ring() -> list[tuple[str, str]]:
     return [(f"c{i:02d}", f"c{(i + step) % N:02d}") for i in range(N) for step in (3, 6)]
 
 
+@pytest.mark.soak("covariates")
 @pytest.mark.parametrize("space", ["model", "covariates"])
 def test_hidden_groups_are_found_and_predict_better_than_all_others(table, space):
     network = {"k": 5} if space == "model" else {"covariates": ["size", "kind"], "k": 5}

@@ -34,6 +34,7 @@ def fitted(formula: str = "y ~ x", cluster: Any = "sector", **options: Any) -> c
     return coterie.fit(table(), formula, client="school", cluster=cluster, **options)
 
 
+@pytest.mark.soak
 def test_new_clients_vary_as_the_fit_says() -> None:
     fit = fitted()
     drawn = fit.simulate(4000, seed=1)
@@ -144,6 +145,7 @@ def test_the_same_outcomes_give_the_same_fit(family: str) -> None:
     np.testing.assert_allclose(again.client_coefficients, fit.client_coefficients, rtol=1e-12)
 
 
+@pytest.mark.soak
 def test_a_bootstrap_scatters_as_standard_errors_say() -> None:
     fit = fitted(cluster=(), covariance="isotropic")
     boot = coterie.bootstrap(fit, n=120, seed=2)

@@ -101,6 +101,7 @@ def plain_of(method, option):
     return of(method, "buffers", "personal", True) if option == "buffers" else of(method)
 
 
+@pytest.mark.soak("weighted-averaging", "pooled")
 @pytest.mark.parametrize("method", [pytest.param(m, marks=[] if m in QUICK else pytest.mark.soak) for m in TRAINED])
 def test_an_option_changes_something_is_noted_or_is_refused(method):
     known = declared(TRAINED[method].method_class)

@@ -100,6 +100,7 @@ OVER_ROUNDS = {
 }
 
 
+@pytest.mark.soak("single-cluster", "group-models")
 @pytest.mark.parametrize("name", OVER_ROUNDS)
 def test_methods_of_every_kind_are_compared_as_on_one_table(tmp_path, name):
     task = SCHOOLS | {"cluster": "district"}
@@ -118,6 +119,7 @@ COLLABORATION = {
 }  # fmt: skip
 
 
+@pytest.mark.soak("binomial")
 @pytest.mark.parametrize("kind", [pytest.param("gaussian", marks=pytest.mark.soak), "main", "binomial"])
 def test_main_clients_are_compared_as_on_one_table_with_models_under_their_own_prior(tmp_path, kind):
     make, column, task, name, options = COLLABORATION[kind]
@@ -264,6 +266,7 @@ def test_a_preview_shows_what_leaves_of_rows_that_are_held_out(tmp_path):
     assert left["site.holdout:baselines"].values == {} and left[""].answers == 2
 
 
+@pytest.mark.soak
 def test_baselines_of_counts_have_the_dispersion_that_they_have_on_one_table(tmp_path):
     table = schools().assign(count=lambda d: np.floor(np.exp(0.5 * d["y"])).astype(int))
     task = {"formula": "count ~ x", "client": "school", "family": "negative-binomial"}

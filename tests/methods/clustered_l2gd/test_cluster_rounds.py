@@ -197,6 +197,7 @@ def dense(glm, clusters, gamma, lam, top):
     return at[:m], (at[m : m + 5], at[m + 5 : m + 7]), at[-1], H
 
 
+@pytest.mark.soak("poisson-l2gd", "binomial-l2gd")
 @BOTH
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
 def test_near_the_optimum_of_two_levels(family, accelerated):

@@ -62,6 +62,7 @@ def grouped(family, seed=4):
     return pd.DataFrame({"shop": shop, "town": shop % 3, "x": x, "y": y})
 
 
+@pytest.mark.soak("poisson-async-l2gd", "binomial-async-l2gd")
 @pytest.mark.parametrize("method", ["async-l2gd", "async-al2sgd"])
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
 def test_from_a_table_to_the_optimum(family, method):
@@ -273,6 +274,7 @@ def close_to(seen, formula):
     assert np.all(np.abs(np.mean(seen, axis=0) - formula) < 3.0 * error + 1.0)
 
 
+@pytest.mark.soak("algorithm 2")
 @pytest.mark.parametrize("gammas", ["equal", "unequal", "algorithm 2"])
 def test_communications_of_runs_are_those_expected(gammas):
     """Clusters of equal gamma: a round after a round is free, as Proposition 3.2 wants it. Else it is paid for."""

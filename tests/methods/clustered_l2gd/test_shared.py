@@ -85,6 +85,16 @@ def engine_of(kind, glm, clusters):
     return Loopback(glm, clusters, sites=3) if kind == "loopback" else InProcess(glm, clusters)
 
 
+@pytest.mark.soak(
+    "binomial-exchanges-own",
+    "binomial-exchanges-equal",
+    "gaussian-exchanges-own",
+    "gaussian-exchanges-equal",
+    "gaussian-exchanges-some alone",
+    "gaussian-loopback-own",
+    "gaussian-loopback-some alone",
+    "binomial-loopback-equal",
+)
 @pytest.mark.parametrize("kind", ["equal", "own", "some alone"])
 @pytest.mark.parametrize("engine", ["compiled", "exchanges", "loopback"])
 @pytest.mark.parametrize("family", ["gaussian", "binomial"])
@@ -158,6 +168,7 @@ def dense(glm, clusters, gamma, lam):
     return theta, H
 
 
+@pytest.mark.soak("binomial-l2gd", "poisson-l2gd", "poisson-al2sgd")
 @BOTH
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
 def test_near_the_dense_optimum(family, accelerated):
@@ -215,6 +226,7 @@ def shops(family="gaussian", seed=4):
     return pd.DataFrame({"shop": shop, "town": shop // 4, "land": shop // 8, "x": x, "size": size, "y": y})
 
 
+@pytest.mark.soak("learned-binomial-async-al2sgd", "given-binomial-async-l2gd", "learned-gaussian-async-l2gd")
 @pytest.mark.parametrize("method", ["async-l2gd", "async-al2sgd"])
 @pytest.mark.parametrize("family", ["gaussian", "binomial"])
 @pytest.mark.parametrize("strengths", [{}, {"gamma": 3.0, "lam": 8.0}], ids=["learned", "given"])

@@ -78,6 +78,7 @@ def test_weights_may_be_a_matrix_and_are_normalised_where_asked():
     np.testing.assert_allclose(coefficients(one), coefficients(other))
 
 
+@pytest.mark.soak("3.0")
 @pytest.mark.parametrize("spread", [0.0, 3.0])
 def test_held_out_rows_choose_how_much_others_count(spread):
     df = table(m=8, n=12, spread=spread)

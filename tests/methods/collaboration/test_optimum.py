@@ -100,6 +100,7 @@ def test_bias_correction_on_tables_is_the_loop_in_the_metric_s_parameters(family
     np.testing.assert_allclose(state["c"], c, rtol=1e-7, atol=1e-10)
 
 
+@pytest.mark.soak
 def test_an_oracle_also_corrects_local_steps_up_to_their_drift_and_is_asked_once_a_step_without_them():
     A, b = quadratics()
     calls = []
@@ -138,6 +139,7 @@ def test_newton_comes_back_from_steps_that_overflow():
             assert (np.abs(g + found.prior_curvature[i] * theta) <= 1e-9 * (1.0 + scale)).all()
 
 
+@pytest.mark.soak("alpha2")
 @pytest.mark.parametrize(
     "alpha", [pytest.param([0.0] * 4, marks=pytest.mark.soak), [0.3, 0.6, 0.9, 0.5], [0.95, 0.99, 1.0, 0.9]]
 )

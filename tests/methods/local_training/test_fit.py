@@ -82,6 +82,7 @@ def pulled(lam: float):
     return fit("ditto", {"lam": lam, "s": 20, "rounds": 3000 if lam > 1.0 else 300})
 
 
+@pytest.mark.soak("100.0")
 @pytest.mark.parametrize("lam", [0.0, 0.1, 10.0, 100.0])
 def test_ditto_ends_at_each_clients_own_optimum_beside_the_shared_model(lam):
     """The pull is in columns in which all rows together have curvature one, so its matrix is their mean curvature."""
@@ -343,6 +344,7 @@ def test_a_column_that_rows_do_not_tell_from_others_keeps_its_coefficient(copies
     assert not frame.R[2].any() and not frame.R[:, 2].any()
 
 
+@pytest.mark.soak("binomial")
 @pytest.mark.parametrize("family", ["gaussian", "binomial"])
 def test_a_rare_column_that_splits_empty_stops_no_comparison(family):
     rng = np.random.default_rng(0)

@@ -33,6 +33,7 @@ def test_all_slopes_together_fit_the_rows_wherever_the_zero_is(family, zero):
     assert abs(score.mean()) < 1e-4 * np.sqrt(np.mean(score**2))
 
 
+@pytest.mark.soak
 def test_admm_does_not_call_an_optimum_what_is_none():
     df = rows("poisson").assign(t=lambda d: d["t"] + 2000.0)
     network = {"edges": EDGES, "lam": 0.05, "solver": "admm"}

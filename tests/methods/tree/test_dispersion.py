@@ -79,6 +79,7 @@ def test_a_dispersion_is_no_standard_deviation() -> None:
     assert boot.observed.notna().all()
 
 
+@pytest.mark.soak("8", "5")
 @pytest.mark.parametrize("seed", [5, 6, 8])
 def test_few_rows_take_the_higher_of_two_optima(seed: int) -> None:
     """Without a dispersion (seeds 5 and 6: .52 and .08 above the other) or with one (seed 8: .32 above)."""

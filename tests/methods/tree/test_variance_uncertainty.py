@@ -144,6 +144,7 @@ def test_weights_of_a_correlation_are_normal_moments():
     np.testing.assert_allclose(correlation_weights(0.5, 0.09)[:5], expected, rtol=0.03, atol=0.01)
 
 
+@pytest.mark.soak("poisson-two-1", "binomial-two-1")
 @pytest.mark.parametrize(
     ("family", "covariance", "rows"),
     [
