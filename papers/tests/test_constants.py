@@ -77,6 +77,7 @@ def runs(d, S, sigma, root, count, seed=0):
     return {name: np.array(values) for name, values in found.items()}, true
 
 
+@pytest.mark.soak("10-10-0.8-root2")
 @pytest.mark.parametrize(
     ("d", "S", "sigma", "root"),
     [(3, 20, 0.8, np.ones(3)), (3, 20, 0.8, np.array([0.3, 1.0, 2.0])), (10, 10, 0.8, np.ones(10))],

@@ -102,6 +102,7 @@ def test_runs_stay_under_the_bound_and_the_table_says_so():
     assert "at 0 of 42 recorded steps" in outcome.tables[0].note
 
 
+@pytest.mark.soak("l2gd")
 @pytest.mark.parametrize("name", rounds.ROUNDS)
 def test_rounds_come_near_the_exact_minimiser(name):
     data = simulate(4, 50)

@@ -40,6 +40,7 @@ def gaps_of(plan, fed, stops):
     ]
 
 
+@pytest.mark.soak("own-2", "equal-0")
 @pytest.mark.parametrize("batch", [0, 2])
 @pytest.mark.parametrize("kind", ["equal", "own"])
 def test_the_mean_of_many_runs_lies_under_the_bound(kind, batch):

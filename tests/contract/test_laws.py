@@ -107,6 +107,7 @@ def test_any_partition_into_sites_gives_the_same_numbers(case, seed):
     close(undisturbed(case, "sites", seed).result, undisturbed(case).result, case.tolerance)
 
 
+@pytest.mark.soak(*(case.name for case in CASES if case.name.startswith(("deep", "found", "exact-hier"))))
 def test_a_site_for_every_client_gives_the_same_numbers(case):
     problem = case.problem(m=6)
     alone = [[i] for i in np.random.default_rng(0).permutation(len(problem.ids))]

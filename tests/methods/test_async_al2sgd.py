@@ -38,6 +38,9 @@ def literal(glm, ties, method, n, ids, seed):
     )
 
 
+@pytest.mark.soak(
+    "binomial-2-some alone", "poisson-1-equal", "gaussian-0-some alone", "gaussian-1-own", "gaussian-1-equal"
+)
 @pytest.mark.parametrize("kind", ["equal", "own", "some alone"])
 @pytest.mark.parametrize(("family", "batch"), [("gaussian", 0), ("gaussian", 1), ("binomial", 2), ("poisson", 1)])
 def test_the_pseudo_code(family, batch, kind):

@@ -187,6 +187,7 @@ def pooled(o, w):
     return np.linalg.solve(np.einsum("m,mij->ij", w, o.A), w @ o.b)
 
 
+@pytest.mark.soak("1-0.4", "2-1.0")
 @pytest.mark.parametrize("C", [1.0, 0.4])
 @pytest.mark.parametrize("option", [1, 2])
 def test_scaffold_reaches_the_optimum_with_local_steps_and_fedavg_does_not(C, option):

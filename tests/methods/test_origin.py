@@ -100,6 +100,7 @@ def spread(family, x, seed=3):
     return table.assign(y=np.asarray(y, float), client=client, cluster=client % 3)
 
 
+@pytest.mark.soak("diagonal-poisson", "two-binomial")
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
 @pytest.mark.parametrize("covariance", ["isotropic", "two", "diagonal"])
 def test_a_named_structure_finds_its_optimum_however_far_a_column_lies(family, covariance):

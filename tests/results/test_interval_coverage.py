@@ -43,6 +43,7 @@ def held(family, seed):
     yield np.mean(np.abs(known["estimate"] - root) <= t.ppf(0.95, known["df"]) * known["std_error"])
 
 
+@pytest.mark.soak("binomial-6")
 @pytest.mark.parametrize("tables", [6, pytest.param(200, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("family", TRUTH)
 def test_intervals_hold_as_often_as_they_say(family, tables):

@@ -70,6 +70,7 @@ def test_weights_are_precisions() -> None:
     np.testing.assert_allclose(drawn.std(axis=1) / sd, 1.0, atol=0.06)
 
 
+@pytest.mark.soak("negative-binomial")
 @pytest.mark.parametrize("family", ["negative-binomial", "gamma"])
 def test_dispersions_are_drawn_and_found_again(family: str) -> None:
     rng = np.random.default_rng(4)

@@ -22,6 +22,7 @@ def normal(seed, groups, rows, between, within):
     return pd.DataFrame({"y": rng.normal(0, between, groups)[c] + rng.normal(0, within, len(c)), "c": c.astype(str)})
 
 
+@pytest.mark.soak("6-5-0.4-0.9")
 @pytest.mark.parametrize(("groups", "rows", "between", "least"), [(6, 5, 0.4, 0.9), (20, 10, 1.0, 0.9)])
 def test_intervals_hold_the_truth(groups, rows, between, least):
     found = [interval(normal(seed, groups, rows, between, 1.0))[1] for seed in range(50)]

@@ -32,6 +32,7 @@ def fitted(df, family, method, **options):
     return np.concatenate([np.ravel(part) for part in parts])
 
 
+@pytest.mark.soak("hierarchical-options3-poisson")
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
 @pytest.mark.parametrize(
     ("method", "options"),

@@ -200,6 +200,7 @@ def test_what_no_method_of_a_comparison_heeds_is_refused(methods, rounds, said):
         coterie.compare((X, y), Torch(net), client, methods=methods, rounds={"rounds": 1, **rounds})
 
 
+@pytest.mark.soak("0-loopback", "5-inprocess")
 @pytest.mark.parametrize("engine", ["inprocess", "loopback"])
 @pytest.mark.parametrize("batch", [0, 5])
 def test_a_resumed_run_has_the_notes_of_one_never_cut(tmp_path, engine, batch):

@@ -53,6 +53,7 @@ def problem_of(people, family="gaussian", p=5):
     return GroupedProblem(ClusterTree(tuple(level.parent for level in people.levels)), family, np.arange(p), 0)
 
 
+@pytest.mark.soak("a client a site")
 @pytest.mark.parametrize("by_client", [False, True], ids=["a client a site", "many clients a site"])
 def test_a_fit_over_sites_is_that_of_all_rows_in_one_table(by_client, tmp_path):
     build(tmp_path)

@@ -83,6 +83,7 @@ def losses_alone():
     return losses(WeightedAveraging, alpha=0.0)
 
 
+@pytest.mark.soak("rules0", "rules1", "rules2")
 @pytest.mark.parametrize(
     "rules", [*(Aggregator(combine=c) for c in CHOICES), Aggregator([Trust(window=25)], Clipped())]
 )

@@ -50,6 +50,7 @@ def watched(trust, sender=None, sigma=0.3, zeta=1.0, windows=6, seed=0, beta=0.0
     return np.array(dropped), x
 
 
+@pytest.mark.soak("2.0-3.0", "0.0-0.3", "2.0-0.0", "0.0-3.0")
 @pytest.mark.parametrize("sigma", [0.0, 0.3, 3.0])
 @pytest.mark.parametrize("start", [0.0, 2.0])
 def test_shifted_copies_of_the_main_client_are_kept(sigma, start):

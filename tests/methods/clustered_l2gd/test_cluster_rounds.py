@@ -130,6 +130,13 @@ def pulls(ties, levels, level, theta):
     return g
 
 
+@pytest.mark.soak(
+    "binomial-exchanges-own",
+    "binomial-exchanges-equal",
+    "gaussian-exchanges-own",
+    "gaussian-exchanges-equal",
+    "gaussian-loopback-own",
+)
 @pytest.mark.parametrize("equal", [True, False], ids=["equal", "own"])
 @pytest.mark.parametrize("engine", ["compiled", "exchanges", "loopback"])
 @pytest.mark.parametrize("family", ["gaussian", "binomial"])

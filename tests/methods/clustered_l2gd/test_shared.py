@@ -115,6 +115,7 @@ def test_algorithm_1_takes_the_steps_of_its_coins(family, engine, kind):
     assert state["between"] == np.sum(coins(150)[:, 0] == 2)
 
 
+@pytest.mark.soak("some alone-loopback", "own-in process")
 @pytest.mark.parametrize("engine", ["in process", "loopback"])
 @pytest.mark.parametrize("kind", ["own", "some alone"])
 def test_algorithm_2_takes_the_steps_of_its_coins(engine, kind):

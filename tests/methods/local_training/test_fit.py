@@ -71,6 +71,9 @@ def exact(end: str):
     return fit(end)
 
 
+@pytest.mark.soak(
+    "fedadam-{'rounds': 1000}-pooled", "fedyogi-{'rounds': 1000}-pooled", "fedadagrad-{'rounds': 1000}-pooled"
+)
 @pytest.mark.parametrize(("method", "rounds", "end"), ENDS, ids=str)
 def test_a_run_ends_at_the_exact_optimum_of_its_objective(method, rounds, end):
     assert apart(fit(method, rounds), exact(end)) < 1e-6

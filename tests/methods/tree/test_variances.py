@@ -88,6 +88,7 @@ def test_gaussian(name, reml, covariance):
 LAPLACE = ("plain", "two clusters", "three levels", "tiny client variance", "three columns")
 
 
+@pytest.mark.soak("three levels-diagonal-binomial", "three columns-diagonal-binomial")
 @pytest.mark.parametrize(
     ("name", "covariance", "family"), crossed(LAPLACE, ["isotropic", "diagonal"], ["binomial", "poisson"])
 )
@@ -123,6 +124,7 @@ def test_designs_on_which_the_search_once_stopped(seed):
     check(table(seed, counts=counts, p=2, parents=parents, sd=0.0, sd_up=0.0), "full", reml=bool(seed % 2))
 
 
+@pytest.mark.soak("267")
 @pytest.mark.parametrize("seed", [25, 252, 267])
 def test_no_data_keeps_the_search_for_ever(seed):
     """A handful of separated rows, or counts whose trials overflow: the search ends, at something finite."""

@@ -164,6 +164,7 @@ class Items(Dataset):
         return self.form(self.rows[k]), int(Y[self.rows[k]])
 
 
+@pytest.mark.soak("OfTuple-<lambda>-X2")
 @pytest.mark.parametrize(
     ("make", "form", "X"),
     [
