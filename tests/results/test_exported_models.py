@@ -105,9 +105,10 @@ def test_onnx_says_what_torch_says_of_every_client(result, tmp_path):
         off = np.abs(answers(tmp_path / "bern.onnx", FRESH) - expected).max()
         assert off < 1e-5 if label == "bern" else off > 1e-3
     assert set(index["file"]) == {"a%2Fb.onnx", "basel.onnx", "bern.onnx"}
-    made = export.as_onnx(result.module("bern"), FRESH)
+    fresh = torch.from_numpy(FRESH)
+    made = export.as_onnx(result.module("bern"), (fresh, fresh[:2]))
     with pytest.raises(CoterieError, match="are off the module's by"):
-        export.checked(made, result.module("basel"), FRESH)
+        export.checked(made, result.module("basel"), (fresh, fresh[:2]))
 
 
 def test_the_command_writes_what_a_folder_holds(linear, tmp_path, monkeypatch):
@@ -156,7 +157,62 @@ class Branches(nn.Module):
 
 def test_what_onnx_has_no_words_for_is_refused():
     with pytest.raises(CoterieError, match=r"cannot be written as ONNX: .*safetensors"):
-        export.as_onnx(Branches().eval(), np.ones((3, 3), np.float32))
+        export.as_onnx(Branches().eval(), (torch.ones(3, 3), torch.ones(2, 3)))
+
+
+class Words(nn.Module):
+    """A net of texts of any length and of numbers beside them."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(50, 8), nn.Linear(10, 2)
+
+    def forward(self, input_ids, age, attention_mask):
+        there = attention_mask[..., None]
+        return self.head(torch.cat([(self.embedding(input_ids) * there).sum(-2) / there.sum(-2), age], -1))
+
+
+class Pair(nn.Module):
+    """A net that is given a mapping, or a pair, of arrays."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 2)
+
+    def forward(self, batch):
+        return self.layer(torch.cat([*batch.values()] if isinstance(batch, dict) else list(batch), -1))
+
+
+@pytest.mark.parametrize("form", ["keywords", "dict", pytest.param("tuple", marks=pytest.mark.soak)])
+def test_nets_of_several_inputs_and_of_texts_of_any_length(form, tmp_path):
+    from onnxruntime import InferenceSession
+
+    a, b = RNG.normal(size=(60, 2)).astype(np.float32), RNG.normal(size=(60, 3)).astype(np.float32)
+    words = [RNG.integers(1, 50, n) for n in RNG.integers(2, 9, 60)]
+    X = {"keywords": {"input_ids": words, "age": a}, "dict": {"a": a, "b": b}, "tuple": (a, b)}[form]
+    made = coterie.fit(
+        {"X": X, "y": np.where(a[:, 0] > 0, "yes", "no"), "client": np.repeat(["basel", "bern"], 30)},
+        Torch(Words if form == "keywords" else Pair),
+        method="local",
+        rounds=2,
+    )
+    made.export_all(tmp_path)
+    session = InferenceSession(tmp_path / "bern.onnx")
+    about = session.get_modelmeta().custom_metadata_map
+    assert json.loads(about["classes"]) == ["no", "yes"] and about["client"] == "bern"
+    if form == "keywords":
+        texts = [RNG.integers(1, 50, n) for n in (11, 1, 4, 20)]
+        ids, mask = np.zeros((4, 20), np.int64), np.zeros((4, 20), np.int64)
+        for k, text in enumerate(texts):
+            ids[k, : len(text)], mask[k, : len(text)] = text, 1
+        asked, given = {"input_ids": texts, "age": a[:4]}, {"input_ids": ids, "age": a[:4], "attention_mask": mask}
+    else:
+        names = ("a", "b") if form == "dict" else ("rows_0", "rows_1")
+        given = dict(zip(names, (a[:4], b[:4]), strict=True))
+        asked = {"a": a[:4], "b": b[:4]} if form == "dict" else (a[:4], b[:4])
+    (scores,) = session.run(["outputs"], given)
+    np.testing.assert_allclose(softmax(scores, axis=1), made.predict_proba(asked, "bern"), atol=1e-5)
+    assert np.array(["no", "yes"])[scores.argmax(axis=1)].tolist() == made.predict(asked, "bern").tolist()
 
 
 @pytest.mark.soak

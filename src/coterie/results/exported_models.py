@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from coterie import files
+from coterie.data import net_inputs
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 
 Form = Literal["onnx", "safetensors"]
 INDEX = "clients.csv"
-_ROWS = 3
-"""Rows on which an ONNX model must answer as the module does."""
+_ROWS = (3, 2)
+"""Rows on which an ONNX model must answer as the module does, twice."""
 
 
 def export(result: TrainingResult, client: Any, path: str | os.PathLike[str]) -> None:
@@ -61,20 +63,40 @@ def contents(result: TrainingResult, form: str, labels: list[str]) -> Iterator[b
         if form == "safetensors":
             yield write.as_safetensors(module, {"client": label, "method": result.method})
             continue
-        rows, head = _rows(result), result.heads[result.labels.index(label)] if result.heads else ""
+        head, rows = result.heads[result.labels.index(label)] if result.heads else "", _examples(result, label, module)
         if head not in written:
             written[head] = write.as_onnx(module, rows)
-        yield write.checked(write.refilled(written[head], module), module, rows)
+        about = {"client": label, "method": result.method, "classes": json.dumps(result.class_names)}
+        about |= {"columns": json.dumps(result.inputs)} if result.inputs else {}
+        yield write.checked(write.refilled(written[head], module, about), module, rows)
 
 
-def _rows(result: TrainingResult) -> npt.NDArray[Any]:
-    """Rows of the shape and kind that was trained: of whole numbers zeros, as nobody knows how many there are."""
-    if result.layout:
-        raise CoterieError(
-            "A net of several inputs, or of series, is not exported as ONNX: write .safetensors instead."
-        )
-    shape = (_ROWS, *result.shape)
-    return np.zeros(shape, np.int64) if result.whole else np.random.default_rng(0).normal(size=shape)
+def _examples(result: TrainingResult, label: str, module: Any) -> tuple[Any, Any]:
+    """Rows as they were trained, and others of other numbers and lengths: normal ones; and zeros, of whole numbers.
+
+    Nobody knows how many whole numbers there are. What a mask says is there: 1.
+    """
+    from coterie.objectives.deep.export import as_given
+
+    rng = np.random.default_rng(0)
+    if not result.layout:
+        shape = (max(_ROWS), *result.shape)
+        rows = np.zeros(shape, np.int64) if result.whole else rng.normal(size=shape)
+        return as_given(module, rows), as_given(module, rows[: min(_ROWS)])
+    found = []
+    for count in _ROWS:
+        made: dict[str, Any] = {}
+        for name, kind, size in (one.rsplit(":", 2) for one in result.layout):
+            sides = [
+                [count + k if side[0] == "*" else int(side) for side in size.split("x") if side] for k in range(count)
+            ]
+            whole = np.ones if "mask" in name else np.zeros
+            part = [rng.normal(size=s).astype(np.float32) if kind == "f" else whole(s, np.int64) for s in sides]
+            made[name] = part if "*" in size else np.stack(part)
+        values = made[""] if [*made] == [""] else made
+        here = result.objective(net_inputs.as_laid_out(values, result.layout, "Rows"), of=label)
+        found.append(here.rows.gather(np.arange(count))[0])
+    return found[0], found[1]
 
 
 def _write(place: Path, content: bytes) -> None:
