@@ -76,13 +76,13 @@ def test_a_site_is_told_at_once_why_it_cannot_trust_a_coordinator(authorities, m
     assert need_trust(authorities, mutual=mutual) == "trusted"
     with pytest.raises(CoterieError, match=r"not trusted .* another federation, .* ask the coordinator"):
         need_trust(authorities, root="theirs", site="theirs", mutual=mutual)
-    with pytest.raises(CoterieError, match=r"not trusted .*expired.* 'coterie federation init'"):
+    with pytest.raises(CoterieError, match=r"not trusted .*expired.* 'coterie federation renew'"):
         need_trust(authorities, server="ended", mutual=mutual)
 
 
 @pytest.mark.parametrize("site", ["theirs", "ended"])
 def test_a_site_is_told_at_once_that_a_coordinator_refuses_it(authorities, site):
-    with pytest.raises(CoterieError, match=r"refuses this site's certificate .*(another federation|federation init)"):
+    with pytest.raises(CoterieError, match=r"refuses this site's certificate .*(another federation|federation renew)"):
         need_trust(authorities, site=site)
 
 

@@ -78,7 +78,7 @@ def test_connections_without_a_valid_certificate_of_ours_are_refused_and_logged(
         assert said == b""
     said = strangers.greet(place.config, root=root, pair=pair(place.site("north")))
     assert said.startswith(b"HTTP/1")
-    for home, why in ((other, "is not trusted .* another federation"), (old, "ended on .* UTC: .* init")):
+    for home, why in ((other, "is not trusted .* another federation"), (old, "ended on .* UTC: .* renew")):
         with pytest.raises(CoterieError, match=why):
             nvflare.need_trust(home)
     assert nvflare.need_trust(place.site("north")) is None

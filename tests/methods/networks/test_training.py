@@ -177,7 +177,7 @@ def test_layers_that_are_called_by_keyword_are_not_compared_by():
     pair = problem(**PAIR)
     rows = pair.data.train
     o = Deep.of(ByKeyword(), rows.X.reshape(len(rows.X), -1), rows.y, rows.starts, rows.stops)
-    with pytest.raises(CoterieError, match=names("head.weight not called modules model data")):
+    with pytest.raises(CoterieError, match=names("head* not called modules features name others")):
         Similarity(space="feature", k=1).network(InProcess(o), w=o.start(0), personal=["head*"])
 
 

@@ -337,6 +337,10 @@ class SiteReceiver:
                 raise TypeError
             if any(type(found[name]) is not kind for name, kind in kinds.items()):
                 raise TypeError
+            if (secure := found["secure"]) and not (
+                type(secure["settings"]) is dict and all(type(key) is bytes for key in secure["peers"].values())
+            ):
+                raise TypeError
         return found
 
     def _path(self, run: Any) -> Path:
