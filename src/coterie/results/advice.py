@@ -178,15 +178,16 @@ def _agreement(advice: Advice) -> Iterator[str]:
         yield from _compared(sound, len(sound) < int(tested.sum()))
     if len(left):
         yield (
-            f"For {_count(len(left))} with fewer than {OWN_ROWS} training rows to each of {advice.settings['columns']} "
-            "columns theory does not hold, as a model alone may be off by any amount: predicted was a gain of "
-            f"{left['predicted_gain'].median():.3g} in the median, measured {left['gain'].median():.3g}."
+            f"For {plural(len(left), 'client')} with fewer than {OWN_ROWS} training rows to each of "
+            f"{advice.settings['columns']} columns theory does not hold, as a model alone may be off by any amount: "
+            f"predicted was a gain of {left['predicted_gain'].median():.3g} in the median, measured "
+            f"{left['gain'].median():.3g}."
         )
 
 
 def _compared(frame: pd.DataFrame, some: bool) -> Iterator[str]:
     predicted, gain = frame["predicted_gain"].to_numpy(), frame["gain"].to_numpy()
-    whose = f"For {_count(len(frame))} with rows enough for a model of their own" if some else "In the mean"
+    whose = f"For {plural(len(frame), 'client')} with rows enough for a model of their own" if some else "In the mean"
     text = f"{whose}, theory predicted a gain of {predicted.mean():.3g} and {gain.mean():.3g} was measured"
     if len(frame) >= FEW:
         _, low, high = over_clients(gain)
@@ -197,7 +198,8 @@ def _compared(frame: pd.DataFrame, some: bool) -> Iterator[str]:
         together = f" Client by client they correlate by {r:.2f}." if np.isfinite(r) else ""
         yield f"{text} (95% interval {low:.3g} to {high:.3g}): {verdict}.{together}"
     else:
-        yield f"{text}; {_count(len(frame))} {'are' if len(frame) > 1 else 'is'} too few to say whether that is chance."
+        few = f"{plural(len(frame), 'client')} {'are' if len(frame) > 1 else 'is'}"
+        yield f"{text}; {few} too few to say whether that is chance."
     inside = (frame["gain_low"] <= predicted) & (predicted <= frame["gain_high"])
     known = frame["gain_low"].notna()
     if known.any():
@@ -213,17 +215,13 @@ def _harm(advice: Advice) -> Iterator[str]:
         return
     sure = worse[worse["loses"]]
     times = advice.repeats
-    text = f"{_count(len(worse))} did worse with {whom.removeprefix('its ')} than alone on held-out rows"
+    text = f"{plural(len(worse), 'client')} did worse with {whom.removeprefix('its ')} than alone on held-out rows"
     if frame["gain_high"].notna().any():
         names = f" ({listed(sure.index)})" if len(sure) else ""
         yield f"{text}, {len(sure) or 'none'} of them beyond the noise of {times}{names}."
     else:
         more = "one split by order cannot" if advice.settings.get("order_by") else f"three {times} or more would"
         yield f"{text}; {more} say whether that is chance."
-
-
-def _count(n: int) -> str:
-    return plural(n, "client")
 
 
 def of_clients(clients: Clients, choice: Choice | None) -> pd.DataFrame:

@@ -223,7 +223,9 @@ def over_rounds(r: Mapping[str, Any]) -> list[str]:
     if "refreshes" in sent:
         all_speak = sent["refreshes"]
         counts += f", and {all_speak:,} refresh{'es' * (all_speak != 1)} of the anchor, in which all clusters speak"
-    left = f"{_short_of(r['gap'])}{_of_differences(r)}"
+    left = _short_of(r["gap"])
+    if (share := r.get("differing", np.nan)) >= 1e-4:  # of zero a distance says little where outcomes are far from it
+        left += f", or {_percent(share)} of how far clients' models lie from the global one"
     notes = [f"After {plural(steps, 'step')} with {counts}, the coefficients are {left}."]
     if r.get("shared"):
         notes.insert(
@@ -374,7 +376,7 @@ def _labels(clients: Clients, at: list[int]) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100.0 * share:.0f}%" if share >= 0.1 else f"{100.0 * share:.2g}%"
+    return f"{100.0 * share:,.0f}%" if share >= 0.1 else f"{100.0 * share:.2g}%"
 
 
 def _short_of(gap: float) -> str:
@@ -383,16 +385,7 @@ def _short_of(gap: float) -> str:
         return "not compared: the exact solver holds clients that nothing ties by a weak prior, which rounds have not"
     if not gap <= 1.0:
         return "farther from the exact optimum than the start was"
-    percent = f"{100.0 * gap:.0f}" if gap >= 0.1 else f"{100.0 * gap:.2g}"
-    share = f"{percent}%" if gap >= 1e-4 else "less than 0.01%"
-    return f"{share} of the way short of the exact optimum"
-
-
-def _of_differences(r: Mapping[str, Any]) -> str:
-    """The same distance beside what clients differ by: of zero it says little where outcomes are far from it."""
-    share = r.get("differing", np.nan)
-    percent = f"{100.0 * share:,.0f}" if share >= 0.1 else f"{100.0 * share:.2g}"
-    return f", or {percent}% of how far clients' models lie from the global one" if share >= 1e-4 else ""
+    return f"{_percent(gap) if gap >= 1e-4 else 'less than 0.01%'} of the way short of the exact optimum"
 
 
 def _names(terms: list[str]) -> str:
