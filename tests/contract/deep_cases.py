@@ -24,12 +24,14 @@ from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedbn import FedBN
+from coterie.methods.fedem import FedEM
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedproto import FedProto
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrep import FedRep
 from coterie.methods.fedrod import FedROD
 from coterie.methods.ifca import IFCA
+from coterie.methods.knn_per import KNNPer
 from coterie.methods.l2gd import L2GD
 from coterie.methods.moon import MOON
 from coterie.methods.pfedme import PFedMe
@@ -89,6 +91,8 @@ AT_HOME = [
     at_home("fedrod", FedROD(**ROWS)),
     at_home("moon", MOON(E=2, **ROWS)),
     at_home("fedproto", FedProto(lam=1.0, **ROWS)),
+    baseline("deep-fedem", FedEM(k=2, tau=2, **ROWS), nets, random=True, tolerance=TOLERANCE, per_client=("theta",)),
+    at_home("knn-per", KNNPer(k=3, held=0.4, **ROWS)),
     at_home("fedbn", FedBN(**ROWS), normalised=True),
 ]
 

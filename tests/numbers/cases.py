@@ -281,7 +281,7 @@ TRAINED: dict[str, Callable[[Path], Numbers]] = {
     **{f"train {method}": partial(trained, method=method) for method in TRAINERS if method not in LAYERED},
     **{
         f"train a net by {method}": partial(trained, method=method, net=True)
-        for method in ("fedavg", "ditto", "ifca", "fedrod", "moon", "fedproto", *LAYERED)
+        for method in ("fedavg", "ditto", "ifca", "fedrod", "moon", "fedproto", "fedem", "knn-per", *LAYERED)
     },
     "train over codes": partial(trained, method="fedavg", given={"up": "topk:0.4", "down": "qsgd:6"}),
     "train with noise": partial(trained, method="fedavg", privacy={"clip": 0.5, "noise": 1.0, "seed": 3}),

@@ -67,6 +67,12 @@ def usable(problem: TrainingProblem, name: str) -> bool:
     if head := config.given(name).get("head", getattr(method.method_class, "head", ())):
         layers = bool(matching(head, parameters.layer_sizes(problem.objective)))
         layers &= config.model["loss"] == "cross_entropy" or not hasattr(method.method_class, "bias")  # of classes
+    if hasattr(method.method_class, "reads"):  # answers of several nets, or of a net and a memory, are mixed
+        layers &= config.model["score"] is None and ":" not in config.model["loss"]
+        layers &= not (getattr(problem.objective, "kept", ()) and getattr(method.method_class, "several", False))
+    if hasattr(method.method_class, "reads"):  # answers of several nets, or of a net and a memory, are mixed
+        layers &= config.model["score"] is None and ":" not in config.model["loss"]
+        layers &= not (getattr(problem.objective, "kept", ()) and getattr(method.method_class, "several", False))
     known = problem.data.known or not method.groups
     known &= method.shapes or not config.model["heads"]
     return (

@@ -34,19 +34,14 @@ _OWN: dict[str, Any] = {"all_own": True}
 _TIED = _OWN | {"idle": _PLAIN}
 _STEPPED: dict[str, Any] = _OWN | _STEPWISE
 _APART: dict[str, Any] = {"fixed_options": {"shared": ()}}
-
-
-def _nets_only(name: str, what: str, near: str, **more: Any) -> dict[str, Any]:
-    """What a method says that is about something of a net; near it a table is fitted by another."""
-    why = f"Method '{name}' {what}, and a formula has none: use '{near}'."
-    return {"fits": "", "rounds": "", "not_for": {"table": why}, **more}
-
-
-_NORMALISES = _nets_only("fedbn", "is about layers that normalise", "fedper", normalises=True)
-_CLASSES = _nets_only("fedrod", "adds up the class scores of two heads of a net", "apfl", **_STEPPED)
-_FEATURES = _nets_only("moon", "contrasts the features that a net gives its head", "fedprox")
-_PROTOTYPES = _nets_only("fedproto", "shares the features that a net gives its head", "ditto", fixed_options=_SENT_AS)
-_PROTOTYPES |= _OWN | {"reveals": "mean features of clients' classes, which have no bound"}
+_OF_NETS = {  # what no formula has, and which method is near for a table
+    "fedbn": ("is about layers that normalise", "fedper"),
+    "fedrod": ("adds up the class scores of two heads of a net", "apfl"),
+    "moon": ("contrasts the features that a net gives its head", "fedprox"),
+    "fedproto": ("shares the features that a net gives its head", "ditto"),
+    "fedem": ("answers by the probabilities of several nets", "ifca"),
+    "knn-per": ("remembers the features that a net gives its head", "apfl"),
+}
 _MAIN: tuple[str, Relation] = ("collaboration", "main client")
 _KNOWN: tuple[str, Relation] = ("group_sgd:GroupSGD", "groups")
 _SEEN = {"reveals": "clients' updates by themselves, to find groups"}
@@ -58,12 +53,13 @@ _BEGUN = {"idle": {"spread": "begins at the net's own first numbers"}}
 _IFCA: tuple[str, Relation, dict[str, Any]] = ("ifca:IFCA", "found groups", _OWN | _SEEN | _BEGUN)
 _CFL: tuple[str, Relation, dict[str, Any]] = ("cfl:CFL", "found groups", _OWN | _SEEN)
 _SOFT: tuple[str, Relation, dict[str, Any]] = ("fedsoft:FedSoft", "found groups", _OWN | _SEEN | _BEGUN)
+_SEVERAL = _OWN | {"idle": _PLAIN | _BEGUN["idle"], "reveals": "changes of several models, whose lengths have no bound"}
+_PROTOTYPES = _OWN | {"fixed_options": _SENT_AS, "reveals": "mean features of clients' classes, which have no bound"}
 _FOUND: tuple[str, Relation, dict[str, Any]] = ("found_groups:FoundGroups", "found groups", _SEEN)
 _PULLED: tuple[str, Relation] = ("group_penalty:GroupPenalty", "groups")
 _L2GD: tuple[str, Relation, dict[str, Any]] = ("l2gd:L2GD", "groups", _TIED)
 _GROUPED: dict[str, Any] = {"E": 1, "own": "averaged", "weigh": "rows"}
-_SHAPES, _TRIED = {"shapes": True, "tried": True}, {"tried": True}
-_LAYERS: dict[str, Any] = {"layout": "personal"}
+_SHAPES, _TRIED, _LAYERS = {"shapes": True, "tried": True}, {"tried": True}, {"layout": "personal"}
 _PULLS = _LAYERS | {"reveals": "clients' own layers in the open"}
 _OVER: dict[str, Any] = {"takes": (*STRENGTHS, "rounds"), "learns": True, "asked": True}
 
@@ -93,8 +89,11 @@ def _trains(
     """A method over rounds, for any objective, a table's too, with defaults beside those of steps."""
     usual: dict[str, Any] = {"takes": ("rounds",), "asked": True, "turns": True, "defaults": STEPS | defaults}
     usual |= {"rounds": "local_training.fit:Rounds", "fit_with": {"name": name}}
-    usual |= {"clustered" if about == "groups" else "flat": True}
-    return Method(name, summary, about, trains=path, **usual | {"fits": TRAINED_ON_ROWS} | (more or {}))
+    usual |= {"clustered" if about == "groups" else "flat": True, "fits": TRAINED_ON_ROWS} | (more or {})
+    if name in _OF_NETS:
+        why = "Method '{}' {}, and a formula has none: use '{}'.".format(name, *_OF_NETS[name])
+        usual |= {"fits": "", "rounds": "", "not_for": {"table": why}}
+    return Method(name, summary, about, trains=path, **usual)
 
 
 _ASYNC = _nets("clustered_l2gd.training:AsyncL2GDTraining", _COINS, tau=10)
@@ -133,15 +132,17 @@ _EVERY = (
     _trains("apfl", "own models mixed with the average", "apfl:APFL", more=_OWN | _STEPWISE),
     _trains("fedper", "own last layers", "fedper:FedPer", "layers", _LAYERS | _TRIED),
     _trains("fedrep", "own last layers, trained first", "fedrep:FedRep", "layers", _LAYERS),
-    _trains("fedbn", "own normalisation", "fedbn:FedBN", "layers", _NORMALISES),
+    _trains("fedbn", "own normalisation", "fedbn:FedBN", "layers", {"normalises": True}),
     _trains("fedbabu", "a head that nobody trains, own ones tuned at the end", "fedbabu:FedBABU", "layers", _LAYERS),
     _trains("lg-fedavg", "own first layers", "lg_fedavg:LGFedAvg", "layers", _LAYERS),
     _trains("per-fedavg", "one model, which a step suits to each", "per_fedavg:PerFedAvg", more=_STEPPED, alpha=0.05),
     _trains("feddyn", "clients' steps corrected by what they changed", "feddyn:FedDyn", more=_SUMMED, alpha=0.1),
     _trains("fedala", "own models, mixed with the average number by number", "fedala:FedALA", more=_OWN),
-    _trains("fedrod", "a balanced head for all, and own ones that add to it", "fedrod:FedROD", more=_CLASSES),
-    _trains("moon", "clients' features drawn to the average's", "moon:MOON", more=_FEATURES),
+    _trains("fedrod", "a balanced head for all, and own ones that add to it", "fedrod:FedROD", more=_STEPPED),
+    _trains("moon", "clients' features drawn to the average's", "moon:MOON"),
     _trains("fedproto", "own models with common features of classes", "fedproto:FedProto", more=_PROTOTYPES, lam=1.0),
+    _trains("fedem", "own mixtures of k models, by shares of rows", "fedem:FedEM", more=_SEVERAL, k=3, tau=5),
+    _trains("knn-per", "the average, and a memory of own rows", "knn_per:KNNPer", more=_OWN),
     _trains("ifca", "a model for each of k groups, chosen by loss", *_IFCA, k=4, tau=5),
     _trains("cfl", "groups split where their updates disagree", *_CFL, eps1=0.4, eps2=1.6),
     _trains("found-groups", "groups found by updates, then a model for each", *_FOUND, **_GROUPED),

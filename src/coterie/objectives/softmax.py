@@ -141,9 +141,13 @@ class Softmax(WeightedRows):
         """The scores of every row's classes, client after client (sum of counts, classes)."""
         return _outputs(self.compiled, self.classes, self._each(theta))
 
+    def targets(self) -> Ints:
+        """The class of every row, client after client (sum of counts,)."""
+        return self.y[owned_rows(self.starts, self.stops)[1]].astype(np.int64)
+
     def accuracy(self, theta: npt.ArrayLike) -> Floats:
         """Share of every client's weight that is classified rightly (m,); NaN where no row weighs."""
-        return weighted_means(self, self.predict(theta) == self.y[owned_rows(self.starts, self.stops)[1]])
+        return weighted_means(self, self.predict(theta) == self.targets())
 
     def smoothness(self) -> Floats:
         """A bound (m,) of the mean losses' curvature: ``lambda_max(X'WX) / (2 sum w) + ridge`` (Boehning 1992)."""

@@ -21,6 +21,7 @@ from coterie.methods.registry import trained_method
 from coterie.objectives.client_models import finite, mean
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parameters import parameter_mask
+from coterie.objectives.wide_models import WideModels
 from coterie.options import Declared, Option, need_names
 from coterie.runs.model_objective import layers
 
@@ -45,20 +46,23 @@ def adapted(
         known = f"losses of nets of other shapes do not compare: say one of {listed(dict.fromkeys(result.heads))}"
         raise CoterieError(f"group of adapt() is {group!r}, and {known if result.heads else 'all nets are alike'}.")
     of = result.labels[result.heads.index(group)] if group is not None else None
-    here = result.objective(rows, _outcomes(result, y), of)
+    read = result.objective(rows, _outcomes(result, y), of)
+    here = read.of if isinstance(read, WideModels) else read
     if "personal" not in options and any(result.configuration.layout.values()):
         options["personal"] = layers(result.configuration, here)["personal"]
     with fitting("What was read of these trained models", "They are damaged: train them again."):
         groups, means = mean_models(result, group)
     fed = InProcess(here)
+    if here is not read and options.get("by") == "mean":
+        raise CoterieError(f"Models of {result.method} are more than a net, and have no mean: leave by out.")
     rule, method = _rule(result, here, options.pop("by", "method"))
     rounds = Declared("rounds", int, Option(low=0)).read(options.pop("rounds", ROUNDS))
     if rule in ("steps", "groups") and "rounds" in given:
         raise CoterieError(f"rounds of adapt() changes nothing for {result.method}, whose rule has none: say steps.")
     if rule in ("rounds", "steps"):
         still = parameter_mask(here, getattr(here, "kept", ()))  # statistics, which no server has
-        groups, means = np.arange(len(result.shared)), np.where(still, means.mean(axis=0), result.shared)
-        means = means.astype(result.shared.dtype)
+        groups, mean = np.arange(len(result.shared)), means.mean(axis=0)[: len(still)]
+        means = np.where(still, mean, result.shared).astype(result.shared.dtype)
     if rule == "rounds":
         if not (several := getattr(method, "several", False)):  # of groups' shared models the one that suits its rows
             groups = np.maximum(judge_groups(fed, means, held=False).group[:1], 0)
@@ -78,10 +82,20 @@ def adapted(
     if rule == "steps":  # those that clients took at the end of the training
         usual = {"steps": getattr(method, "finetune", 0), "pull": method.mu if method.bends == "mu" else 0.0}
         usual |= {"eta": _rate(method, result.run.kept or result.run.rounds), "B": method.B}
-    found = adapt(fed, means, **usual | options)
+    if read is not here:  # a memory is as long as a client has rows
+        read = replace(read, dim=means.shape[1])
+    found = adapt(InProcess(read), means, **usual | options)
     if (usual | options).get("steps") and np.array_equal(found.models[0], means[found.group[0]]):
         warnings.warn("The steps on these rows diverge or move nothing: the model is its group's.", stacklevel=3)
     return replace(found, group=np.where(found.group < 0, -1, groups[found.group]))
+
+
+def read_by_method(result: TrainingResult, objective: Any) -> Any:
+    """Rows as the models of the result answer for them: each is more than a net where its method reads them so."""
+    if ":" in result.method or not hasattr((row := trained_method(result.method)).method_class, "reads"):
+        return objective
+    own = {name: value for name, value in result.run.setting.items() if name in row.hyper_parameters}
+    return row.make(result.run.seed, **own).reads(objective, result.theta.shape[1])
 
 
 def _rule(result: TrainingResult, here: Any, by: str) -> tuple[str, Any]:

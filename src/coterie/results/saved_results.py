@@ -262,7 +262,7 @@ def _read(document: Mapping[str, Any], shelf: Shelf, config: Config) -> Training
     if heads and not (len(heads) == len(sizes) == m == len(theta) and 0 < sizes.min() <= sizes.max() == theta.shape[1]):
         raise ValueError
     shared, base, digests = fields["shared"], fields["base"], fields["digests"]
-    if shared is not None and not (shared.ndim == 2 and len(shared) and shared.shape[1:] == theta.shape[1:]):
+    if shared is not None and not (shared.ndim == 2 and len(shared) and 0 < shared.shape[1] <= theta.shape[1]):
         raise ValueError
     told = len(digests) in ((len(set(heads)),) if heads else (0, 1)) and (base is not None or not any(digests))
     if not told or (base is not None and (base.ndim != 1 or base.dtype != np.uint8)):

@@ -27,6 +27,8 @@ from coterie.methods.groups.group_gradients import Growth
 from coterie.methods.registry import trained_method
 from coterie.objectives.client_models import LARGE, is_one
 from coterie.objectives.mixed import kinds
+from coterie.objectives.wide_models import WideModels
+from coterie.results.new_clients import adapted, read_by_method
 from coterie.runs import model_objective as model
 from coterie.runs.config import AUTO, Config, chosen_methods, tables
 from coterie.runs.training import Trained
@@ -220,11 +222,11 @@ class TrainingResult:
 
         Of softmax it is a linear layer in float64 after one that flattens; else what was given.
         """
-        theta = self.client(label)
-        if self.configuration.model["path"] == "softmax":
+        theta, row = self.client(label), self._blank(np.int64 if self.whole else np.float32)
+        rows = self.objective(row, of=label)
+        if self.configuration.model["path"] == "softmax" and not isinstance(rows, WideModels):
             return model.linear(theta, self.classes)
-        row = self._blank(np.int64 if self.whole else np.float32)
-        return self.objective(row, of=label).module(theta)
+        return rows.module(theta)
 
     def state_dict(self, label: Any) -> dict[str, Any]:
         """The tensors of a client's module by name, as torch's ``load_state_dict`` takes them."""
@@ -333,8 +335,6 @@ class TrainingResult:
             For rows of another shape, none, or such as are not finite; where no client's model is of use; and for a
             method without a rule, whose models hang on what others answer in training.
         """
-        from coterie.results.new_clients import adapted
-
         return adapted(self, X, y, group, options)
 
     def rows_like_these(self, X: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
@@ -354,22 +354,22 @@ class TrainingResult:
         return net_inputs.blank(self.layout) if self.layout else np.zeros((1, *self.shape), kind)
 
     def objective(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None, of: Any = None) -> Any:
-        """Rows of one client, whose net is that ``of`` a label, as an objective; without outcomes it only predicts."""
-        rows = np.asarray(X)
-        outcome = np.zeros(len(rows), dtype=np.int64) if y is None else np.asarray(y)
-        config, d, digest, base = self.configuration, self.theta.shape[1], next(iter(self.digests), ""), None
+        """Rows of one client, whose net is that ``of`` a label, as its method reads them; without y to predict."""
+        outcome = np.zeros(len(rows := np.asarray(X)), dtype=np.int64) if y is None else np.asarray(y)
+        d = (self.theta if self.shared is None else self.shared).shape[1]  # of one net, where a client has several
+        config, digest, base = self.configuration, next(iter(self.digests), ""), None
         if self.heads:
             at = self.labels.index(str(of))
             config, d = model.with_head(config, self.heads[at]), int(self.sizes[at])
             digest = self.digests[list(dict.fromkeys(self.heads)).index(self.heads[at])]
         model.need_size(config, d, (1 + prod(self.shape)) * self.classes)
         part = ClientRows(rows, outcome, np.array([0]), np.array([len(rows)]))
-        lengths = net_inputs.lengths_of(self.layout)
         if digest:
             from coterie.objectives.deep.frozen_base import restored
 
             base = restored(self.base, digest)
-        return model.objective_of(config, part, self.classes, targets=y is not None, base=base, longest=lengths)
+        how: dict[str, Any] = {"base": base, "longest": net_inputs.lengths_of(self.layout)}
+        return read_by_method(self, model.objective_of(config, part, self.classes, targets=y is not None, **how))
 
 
 def train(config: Config, methods: Sequence[str] | None = None, watch: Watch = quiet, **more: Any) -> TrainingResult:

@@ -211,10 +211,10 @@ class _Run:
     def evaluate(self) -> None:
         """Put a point on the curve; where rows are held back to judge by, remember the best models."""
         theta = self.models()
-        entry: Point = {"round": self.state["t"], **self.problem.scores(theta).summary()}
+        entry: Point = {"round": self.state["t"], **self.problem.scores(theta, self.method).summary()}
         entry |= {"bytes_up": self.fed.ledger.bytes_up, "bytes_down": self.fed.ledger.bytes_down}
         if self.judge is not None:
-            scores = self.judge.scores(theta)
+            scores = self.judge.scores(theta, self.method)
             value = float(np.nanmean(scores.best))
             entry["validation"] = scores.rule.sign * value
             judged, value = scores.rule.by != "loss", value if np.isfinite(value) else -np.inf
@@ -293,7 +293,7 @@ class _Run:
             seed=self.problem.seed,
             theta=theta,
             shared=last["shared"],
-            scores=self.problem.scores(theta, last=True),
+            scores=self.problem.scores(theta, self.method, last=True),
             labels=labels,
             curve=self.curve,
             status=status,

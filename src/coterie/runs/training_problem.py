@@ -181,8 +181,8 @@ class TrainingProblem:
         common = np.bincount(found.ravel()).max(initial=0) / max(found.size, 1)
         return Rule("accuracy", True, float(common) if len(np.unique(found)) > 1 else 0.0)
 
-    def scores(self, theta: Any, last: bool = False) -> Scores:
-        """Of models of all clients, or of one for all of them, on held-out rows.
+    def scores(self, theta: Any, method: Any = None, last: bool = False) -> Scores:
+        """Of models of all clients, or of one for all of them, on held-out rows, as their method reads them.
 
         Beside what was chosen, the ``last`` look has accuracy balanced over classes, where one of them is nearly all.
         """
@@ -195,7 +195,9 @@ class TrainingProblem:
         y = part.y[owned_rows(part.starts, part.stops)[1]] if metrics else None
         named = self.config.model["positive"]
         positive = 1 if named is None else (self.data.class_names or (0, 1)).index(named)
-        return Scores.of(self.held, theta, rule, metrics, y, self.main, positive)
+        reads = getattr(method, "reads", None)
+        held = self.held if reads is None else reads(self.held, theta.shape[1])
+        return Scores.of(held, theta, rule, metrics, y, self.main, positive)
 
     def by_client(self, run: Any) -> dict[str, npt.NDArray[Any]]:
         """Columns, with a row for each client: rows, held-out scores, groups, the round in which it was left out."""

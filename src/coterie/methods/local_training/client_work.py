@@ -112,7 +112,7 @@ def epoch_steps(site: Site, E: int, B: int) -> Ints:
 def train(
     site: Site,
     start: Floats,
-    eta: float,
+    eta: Floats | float,
     steps: Ints | int,
     done: Ints | int,
     batch: int,
@@ -124,13 +124,15 @@ def train(
 
     The losses are those of the site's objective, unless of another of the same clients.
 
-    ``done`` steps came before them, which keys the rows that they draw; both are numbers, or one for each client (m,).
+    ``done`` steps came before them, which keys the rows that they draw; these and eta are numbers, or (m,).
     """
     steps, done = (np.array(np.broadcast_to(each, len(site)), dtype=np.int64) for each in (steps, done))
     draws = Draws(keyed_random.starts(site.seed, stream, site.ids), done, batch)
     site.count(gradients=int(steps.sum()))
     on = site.objective if objective is None else objective
-    return walk(on, start, Walk(np.full(len(site), float(eta)), steps, draws, **beside))
+    return walk(
+        on, start, Walk(np.array(np.broadcast_to(np.asarray(eta, dtype=np.float64), len(site))), steps, draws, **beside)
+    )
 
 
 def features(site: Site, theta: Floats, head: Sequence[str]) -> Floats:
