@@ -355,7 +355,8 @@ class TrainingResult:
 
     def objective(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None, of: Any = None) -> Any:
         """Rows of one client, whose net is that ``of`` a label, as its method reads them; without y to predict."""
-        outcome = np.zeros(len(rows := np.asarray(X)), dtype=np.int64) if y is None else np.asarray(y)
+        rows = np.asarray(X)
+        outcome = np.zeros(len(rows), dtype=np.int64) if y is None else np.asarray(y)
         d = (self.theta if self.shared is None else self.shared).shape[1]  # of one net, where a client has several
         config, digest, base = self.configuration, next(iter(self.digests), ""), None
         if self.heads:
