@@ -15,7 +15,8 @@ import numpy.typing as npt
 from scipy.special import expit, logit, softmax
 
 from coterie.errors import CoterieError
-from coterie.numerics.arrays import Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
+from coterie.objectives import parameters
 from coterie.objectives.client_models import AT_ONCE
 from coterie.objectives.gradient_steps import Walk
 from coterie.objectives.row_kernels import weighted_means, weighted_sums
@@ -62,6 +63,10 @@ class WideModels(ABC):
     def take(self, rows: slice | Ints) -> Self:
         """Some clients."""
         return replace(self, of=self.of.take(rows))
+
+    def has_finite_gradient(self) -> Bools:
+        """Whose rows give a gradient (m,)."""
+        return parameters.has_finite_gradient(self.of)
 
     @abstractmethod
     def means(self, theta: Floats) -> Floats:
