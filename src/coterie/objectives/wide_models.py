@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, logit, softmax
 
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Bools, Floats, Ints
@@ -39,6 +38,8 @@ def loss_of(objective: Any, what: str) -> str:
 
 def means(outputs: Floats, loss: str) -> Floats:
     """The mean outcomes that outputs (n, ...) stand for: probabilities, or the numbers as they are."""
+    from scipy.special import expit, softmax
+
     if loss == "mse":
         return outputs
     return np.asarray(softmax(outputs, axis=1) if loss == "cross_entropy" else expit(outputs))
@@ -79,6 +80,8 @@ class WideModels(ABC):
     def outputs(self, theta: npt.ArrayLike) -> Floats:
         """Outputs that have the means: logarithms of probabilities, log odds, or the numbers."""
         found = self._means(theta)
+        from scipy.special import logit
+
         if self.loss == "mse":
             return found
         return np.asarray(np.log(np.maximum(found, LEAST)) if self.loss == "cross_entropy" else logit(found))
