@@ -104,6 +104,7 @@ def test_every_situation_gives_a_sound_page(name) -> None:
     reader = Reader(page)
     assert not re.search(r"\bnan\b", reader.text.lower())
     assert " inf" not in page
+    assert not re.search(r' (?:d|x|y|cx|cy)="[^"]*nan', page)
     kinds = [t for t, _ in reader.tags]
     assert kinds.count("h1") == 1
     assert "script" not in kinds
