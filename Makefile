@@ -60,7 +60,7 @@ papers: $(VENV)/.papers
 	$(BIN)/python -m papers $(or $(NAME),--all)
 
 docs: $(VENV)/.docs
-	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "The documentation is build/docs/index.html"
 
 clean:

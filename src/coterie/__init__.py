@@ -1,4 +1,4 @@
-"""One model for every client of a federation, using what is known about how the clients are related.
+"""A model for each client of a federation, informed by how the clients are related.
 
 The public names load when they are first used, so that `import coterie` stays quick.
 """

@@ -89,7 +89,7 @@ def fit(  # type: ignore[misc]
         With a formula: a table of pandas or polars, one row for each observation, or its file. With Torch: arrays
         (X, y) or (X, y, client[, group]), a dict of them, a mapping from clients to their (X, y) or Dataset, a table,
         whose columns ``Torch(net, target="y", inputs=["x"])`` names, a .npz file, or data by name, such as "digits". A
-        configuration (a .toml file, or what :meth:`config` of a result
+        configuration (a .toml file, or what :meth:`FitResult.config` of a result
         gave) says all of it, and stands alone. With a formula also the folder of a federation, whose sites run: their
         rows stay where they are, and without ``client`` every site is one.
     model : str or Torch

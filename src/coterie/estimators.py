@@ -166,7 +166,7 @@ class _Hierarchical(BaseEstimator):
 
 @dataclass(eq=False, repr=False)
 class HierarchicalRegressor(RegressorMixin, _Hierarchical):
-    """One model for every client: linear, or log-linear for counts, with coefficients tied by a tree of clusters.
+    """A model for each client: linear, or log-linear for counts, with coefficients tied by a tree of clusters.
 
     Parameters
     ----------
@@ -191,14 +191,20 @@ class HierarchicalRegressor(RegressorMixin, _Hierarchical):
 
     Attributes
     ----------
-    coef_ : (p,) array; intercept_ : float
-        Global coefficients.
+    coef_ : (p,) array
+        Global slopes.
+    intercept_ : float
+        Global intercept.
     clients_ : (m,) array
         Client labels.
-    client_coef_ : (m, p) array; client_intercept_ : (m,) array
-        Each client's own.
-    n_features_in_ : int; feature_names_in_ : array
+    client_coef_ : (m, p) array
+        Each client's own slopes.
+    client_intercept_ : (m,) array
+        Each client's own intercept.
+    n_features_in_ : int
         Columns of X, label columns included.
+    feature_names_in_ : array
+        Their names, where X has some.
     result_ : FitResult
         Everything else: standard errors, variance components, the comparison of method "auto".
     """
@@ -270,8 +276,10 @@ class HierarchicalClassifier(ClassifierMixin, _Hierarchical):
     ----------
     classes_ : (2,) array
         Class labels; the coefficients are for the second.
-    coef_ : (1, p) array; intercept_ : (1,) array
-        Global coefficients, in the shape that scikit-learn gives them.
+    coef_ : (1, p) array
+        Global slopes, in the shape that scikit-learn gives them.
+    intercept_ : (1,) array
+        Global intercept.
     """
 
     def __sklearn_tags__(self) -> Any:

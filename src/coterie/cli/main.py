@@ -46,7 +46,7 @@ def start(
         bool, typer.Option("--debug", envvar="COTERIE_DEBUG", help="Show where an unexpected error came from.")
     ] = False,
 ) -> None:
-    """One model for every client of a federation, using what is known about how the clients are related."""
+    """A model for each client of a federation, informed by how the clients are related."""
     context.obj = debug
     if version:
         from coterie import __version__

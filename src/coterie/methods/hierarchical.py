@@ -1,4 +1,4 @@
-"""Lyu, Hanzely, Kolar (2022), the tree model (5.1): one model for every client, with learned strengths.
+"""Lyu, Hanzely, Kolar (2022), the tree model (5.1): a model for each client, with learned strengths.
 
 Learned variances replace the grid search of section 6.2; ``given_strengths`` takes them as numbers. The minimiser is
 Henderson's BLUP for any design, which is also the marginalised estimator of Proposition 5.3.

@@ -163,7 +163,7 @@ def bootstrap(
         Of a table that is here.
     statistic : callable, optional
         Takes a :class:`FitResult`; returns a number, a sequence, a mapping or a Series. By default the global
-        coefficients and the standard deviations of :attr:`variance_components`.
+        coefficients and the standard deviations of :attr:`FitResult.variance_components`.
     n : int, default 200
     seed : int, default 0
     redraw : bool, optional
