@@ -59,7 +59,7 @@ def as_mathml(self, node):
     """A formula as browsers draw it by themselves: no script is fetched."""
     block = isinstance(node, nodes.math_block)
     text = tex2mathml(node.astext(), as_block=block)
-    self.body.append(f'<div class="math">{text}</div>' if block else text)
+    self.body.append(f'<div class="formula">{text}</div>' if block else text)
     raise nodes.SkipNode
 
 

@@ -7,8 +7,12 @@ import inspect
 import re
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
 
+from coterie import methods
 from coterie.methods.method import Method
 from coterie.methods.registry import METHODS
 
@@ -37,7 +41,7 @@ def pages() -> dict[str, str]:
     """All of them by their names."""
     own = {f"method_{m.name}.md": method_page(m) for m in METHODS.values()}
     rows = [f"| {link(m)} | {m.summary} | {m.paper} |" for m in METHODS.values()]
-    tree = ["```{toctree}", ":hidden:", "", *(name.removesuffix(".md") for name in own), "```", ""]
+    tree = ["```{toctree}", ":hidden:", "", *(f"{name} <method_{name}>" for name in METHODS), "```", ""]
     listed = ["# Every method", "", "| name | what it is | source |", "|---|---|---|", *rows, "", *tree]
     return own | {"methods.md": "\n".join(listed), "which.md": "\n".join(decision_page())}
 
@@ -76,9 +80,15 @@ def anchor(title: str) -> str:
     return re.sub(r"[^\w-]", "", title.lower().replace(" ", "-"))
 
 
+def module_of(m: Method) -> ModuleType:
+    """The module that reads like a method's paper."""
+    found = (import_module(f"coterie.methods.{info.name}") for info in iter_modules(methods.__path__))
+    return next(module for module in found if (module.__doc__ or "").startswith(m.paper))
+
+
 def method_page(m: Method) -> str:
     """What a method minimises, its steps beside its code, what theory promises, when it loses, where it runs."""
-    first, _, about = (inspect.getdoc(m.module) or "").partition("\n")
+    first, _, about = (inspect.getdoc(module_of(m)) or "").partition("\n")
     note, rows = NOTES[m.name], [f"| {model} | {m.why_not(*run) or 'yes'} |" for model, run in RUNS.items()]
     parts = [f"# `{m.name}`: {m.summary}", first, markdown(about), "## What it minimises"]
     parts += [f"$$\n{note['objective']}\n$$", "## The steps, and their code", *steps(m)]
@@ -90,7 +100,7 @@ def method_page(m: Method) -> str:
 
 def steps(m: Method) -> Iterator[str]:
     """The functions and classes of the module that reads like the paper: the step in words, then as code."""
-    source = inspect.getsource(m.module)
+    source = inspect.getsource(module_of(m))
     lines = source.splitlines()
     for node in ast.parse(source).body:
         if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name.startswith("_"):

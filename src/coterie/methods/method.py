@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
-from types import ModuleType, UnionType
+from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from coterie.errors import RAISED, CoterieError
@@ -92,15 +92,10 @@ class Method:
     @property
     def paper(self) -> str:
         """The first line of the module that reads like its paper."""
-        return (self.module.__doc__ or "").partition("\n")[0].rstrip(":")
-
-    @property
-    def module(self) -> ModuleType:
-        """The module that reads like its paper."""
         own = self.paper_module or self.name.replace("-", "_")
         paths = [own, *(path.partition(":")[0] for path in (self.trains, self.fits) if path)]
         modules = [path for path in paths if find_spec(f"coterie.methods.{path}") is not None]
-        return import_module(f"coterie.methods.{modules[0]}")
+        return (import_module(f"coterie.methods.{modules[0]}").__doc__ or "").partition("\n")[0].rstrip(":")
 
     @property
     def corrected(self) -> bool | None:
