@@ -17,18 +17,16 @@ from tests.methods.test_more_baselines import final, first, kept, pooled, quadra
 from tests.reference import personalization_loop as loop
 from tests.reference.test_local_training_twin import (
     COUNTS,
-    KINDS,
     M,
     by_rows,
     chosen,
     close,
     epochs,
+    every,
     gradients,
     objective,
     run,
 )
-
-every = pytest.mark.parametrize(("kind", "B", "C"), KINDS)
 
 
 @every

@@ -31,12 +31,11 @@ from tests.reference.test_local_training_twin import (
     chosen,
     close,
     epochs,
+    every,
     gradients,
     objective,
     run,
 )
-
-every = pytest.mark.parametrize(("kind", "B", "C"), KINDS)
 
 
 @every
@@ -200,3 +199,20 @@ def test_one_row_is_kept_back_of_two_and_never_all():
     o = Softmax.of(np.ones((6, 1)), np.zeros(6), [0, 1, 3], [1, 3, 6], 2)
     back, rest = halves(o, [5, 6, 7], 0, 0.2)
     assert back.sizes().tolist() == [0.0, 1.0, 1.0] and rest.sizes().tolist() == [1.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [FedAMP(eta=0.1, lam=0.1), FedAMP(eta=0.1, lam=0.1, attention="cosine"), PFedGraph(eta=0.1)],
+    ids=["distance", "cosine", "graph"],
+)
+def test_models_are_compared_by_what_trains(method):
+    """Statistics of BatchNorm that travel are far larger than weights, and say what inputs are, not who is alike."""
+    W, still = np.random.default_rng(0).normal(size=(4, 6)), np.arange(6) >= 4
+    state = {"w": W[:, ~still], "counts": np.arange(1.0, 5.0), "begun": np.zeros(4)}
+    wide = state | {"w": W * np.where(still, 100.0, 1.0), "begun": np.zeros(6), "statistics": still}
+    known = np.arange(4)
+    np.testing.assert_array_equal(method.weigh(wide, known), method.weigh(state, known))
+    assert not np.allclose(
+        method.weigh({k: v for k, v in wide.items() if k != "statistics"}, known), method.weigh(state, known)
+    )

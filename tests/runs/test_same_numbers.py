@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 import coterie
 from coterie.methods.registry import TRAINED
-from coterie.objectives.step_rules import Optimizer
+from coterie.objectives.torch_names import Optimizer
 from coterie.options import Declared, Option
 from coterie.results.call_as_config import net_call_sections
 from coterie.runs.config import Config

@@ -73,7 +73,7 @@ class FedAMP(OwnModels):
 
     def weigh(self, state: State, known: Ints) -> Floats:
         """Attention among the models."""
-        W = state["w"][known].astype(np.float64)
+        W = self.trained(state, known).astype(np.float64)
         if self.attention == "cosine":
             return by_cosine(W, self.own, self.sigma)
         return message_passing(W, self.alpha, self.sigma)

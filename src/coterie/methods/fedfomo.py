@@ -23,6 +23,7 @@ from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.holdout import halves
 from coterie.objectives.mean_loss import value
+from coterie.objectives.parameters import parameter_mask, statistics_mask
 from coterie.options import Option
 
 PAIR = np.uint64(0x9E3779B97F4A7C15)  # what makes one key of two clients' ids
@@ -47,7 +48,8 @@ def update(
     back, rest = halves(site.objective, site.ids, site.seed, held) or (site.objective, site.objective)
     own = x = site.state.get("theta", None if begun is None else client.received(site, begun, transport))
     there = [client.merge(site, others[:, n], transport) for n in range(others.shape[1])]
-    gap = np.stack([np.linalg.norm(theta - own, axis=1) for theta in there], axis=1)
+    trains = ~(parameter_mask(site.objective) | statistics_mask(site.objective))
+    gap = np.stack([np.linalg.norm((theta - own)[:, trains], axis=1) for theta in there], axis=1)
     gain = value(back, own)[:, None] - np.stack([value(back, theta) for theta in there], axis=1)
     w = np.where(gap > 0.0, np.maximum(gain, 0.0) / np.where(gap > 0.0, gap, 1.0), 0.0)
     w = np.where(np.isfinite(w), w, 0.0)

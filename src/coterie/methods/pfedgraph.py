@@ -58,7 +58,7 @@ class PFedGraph(OwnModels):
 
     def weigh(self, state: State, known: Ints) -> Floats:
         """The collaboration graph, a row at a time, exactly."""
-        change = (state["w"][known] - state["begun"]).astype(np.float64)
+        change = self.trained({**state, "w": state["w"] - state["begun"]}, known).astype(np.float64)
         p, k = state["counts"][known] / state["counts"][known].sum(), len(known)
         q = -cosines(change, change) - 2.0 * self.alpha * p
         return diagonal_simplex_qp(np.full(k * k, self.alpha), q.ravel(), np.arange(k + 1) * k).reshape(k, k)

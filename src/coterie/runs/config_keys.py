@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from coterie.errors import CoterieError
-from coterie.objectives.step_rules import HALF, Optimizer
+from coterie.objectives.torch_names import HALF, Optimizer
 from coterie.options import Checked, Option, declared, of, shown, unheeded
 from coterie.runs.in_memory import code
 from coterie.runs.metrics import chosen_names, names

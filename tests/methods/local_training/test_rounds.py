@@ -298,7 +298,30 @@ SCHEDULES = {
     "MultiStepLR": ({"milestones": [2, 5], "gamma": 0.1}, lambda t: 0.1 ** ((t >= 2) + (t >= 5))),
     "CosineAnnealingLR": ({"T_max": 6}, lambda t: (1 + np.cos(np.pi * t / 6)) / 2),
     "CosineAnnealingWarmRestarts": ({"T_0": 3}, lambda t: (1 + np.cos(np.pi * (t % 3) / 3)) / 2),
+    "OneCycleLR": (
+        {"total_steps": 7, "pct_start": 0.5, "div_factor": 10.0, "final_div_factor": 2.0},  # up to eta, to eta / 20
+        lambda t: 0.1 + 0.9 * half_cosine(t / 2.5) if t <= 2.5 else 1.0 - 0.95 * half_cosine((t - 2.5) / 3.5),
+    ),
+    "SequentialLR": (
+        {
+            "schedulers": [
+                {"name": "LinearLR", "start_factor": 0.25, "total_iters": 2},
+                {"name": "CosineAnnealingLR", "T_max": 4},
+            ],
+            "milestones": [2],
+        },
+        lambda t: 0.25 + 0.375 * t if t < 2 else 1.0 - half_cosine((t - 2) / 4),
+    ),
+    "ChainedScheduler": (
+        {"schedulers": [{"name": "ExponentialLR", "gamma": 0.9}, {"name": "StepLR", "step_size": 2}]},
+        lambda t: 0.9**t * 0.1 ** (t // 2),
+    ),
 }
+
+
+def half_cosine(share):
+    """From 0 to 1."""
+    return (1 - np.cos(np.pi * share)) / 2
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -318,14 +341,21 @@ def test_schedules_are_the_formulas_of_torchs_pages(name):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"schedule": "Cosine"}, "schedule must be ConstantLR, .* or CosineAnnealingWarmRestarts, not 'Cosine'"),
+        ({"schedule": "Cosine"}, "schedule must be ConstantLR, .* or ChainedScheduler, not 'Cosine'"),
         ({"schedule": "CosineAnnealingLR"}, "CosineAnnealingLR cannot be made of {}: .*T_max"),
         ({"schedule": "StepLR", "schedule_args": {"step": 3}}, "schedule_args of StepLR has no argument 'step'"),
         ({"schedule": "StepLR", "schedule_args": {"last_epoch": 3}}, "StepLR has no argument 'last_epoch'"),
         ({"schedule": "ConstantLR", "schedule_args": {"factor": 3.0}}, "ConstantLR cannot be made of .*factor"),
+        (
+            {"schedule": "SequentialLR", "schedule_args": {"schedulers": [{"T_max": 3}], "milestones": []}},
+            "schedulers of SequentialLR must be tables with a name each",
+        ),
+        ({"schedule": "OneCycleLR"}, "OneCycleLR cannot be made of"),
         ({"schedule": "ConstantLR", "eta": lambda t: 0.1}, "eta is a function of the round already"),
     ],
 )
 def test_schedules_that_cannot_be_are_refused(given, says):
     with pytest.raises(CoterieError, match=says):
         FedAvg(**{"eta": 0.1} | given)
+    with pytest.raises(CoterieError, match="schedule OneCycleLR ends after 4 rounds"):
+        FedAvg(eta=0.1, schedule="OneCycleLR", schedule_args={"total_steps": 3}).rate(4)

@@ -37,6 +37,11 @@ class OwnModels(LocalTraining):
         w = np.concatenate([others[:, state.get("shared", slice(None))], state["w"][-1:]])
         return state | {"w": w.astype(state["w"].dtype), "counts": np.append(counts, 0.0)}
 
+    @staticmethod
+    def trained(state: State, known: Ints) -> Floats:
+        """What trains of the models of some clients (k, d2), by which they are compared; statistics do not."""
+        return np.asarray(state["w"][known][:, ~state["statistics"]] if "statistics" in state else state["w"][known])
+
     @abstractmethod
     def weigh(self, state: State, known: Ints) -> Floats:
         """What each of the clients ``known`` (k,), which have sent models, is to hear of the others: (k, k)."""

@@ -22,7 +22,7 @@ from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.client_models import LARGE, ClientModels
 from coterie.objectives.mixed import kinds
 from coterie.objectives.parameters import base_digest, initial_parameters, precision, statistics_mask
-from coterie.objectives.step_rules import Schedule
+from coterie.objectives.torch_names import Schedule
 from coterie.options import Checked, Declared, Option
 
 State = dict[str, Any]

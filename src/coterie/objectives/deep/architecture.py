@@ -17,7 +17,7 @@ from coterie.errors import RAISED, CoterieError, nearest
 from coterie.objectives.deep.frozen_base import Base, Copies, tensors
 from coterie.objectives.deep.losses import LOSSES, SCORES, Loss
 from coterie.objectives.deep.random_generators import Generators
-from coterie.objectives.step_rules import HALF
+from coterie.objectives.torch_names import HALF
 from coterie.options import Option, checked
 
 Make = Callable[[], nn.Module]

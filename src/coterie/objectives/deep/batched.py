@@ -136,7 +136,7 @@ class BatchedClients:
         """
         k, drawn = len(now), drawing(self.of, by.draws.keys[: len(now)], now, True)
         x, y, scale = batch(np.arange(k), now)
-        moves = dict(zip(layers, moving(self.of, by, self.training), strict=True))
+        moves = dict(zip(layers, moving(self.of, by), strict=True))
         here = {name: v[:k].detach().requires_grad_(moves[name]) for name, v in layers.items()}
         each = vmap(partial(self._loss, beside=by.beside), randomness="different" if self.of.keyed else "error")
         with drawn, disable_saved_tensors_hooks("A batch has none."):

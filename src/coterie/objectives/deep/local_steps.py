@@ -17,7 +17,7 @@ from coterie.objectives.deep.architecture import Architecture
 from coterie.objectives.deep.optimizers import StackedOptimizer, need_optimizer
 from coterie.objectives.gradient_steps import Walk
 from coterie.objectives.row_kernels import owned_rows
-from coterie.objectives.step_rules import Optimizer
+from coterie.objectives.torch_names import Optimizer
 from coterie.options import Checked, Option
 
 
@@ -53,9 +53,9 @@ class Training(Checked):
         return self.optimizer == "SGD" and not self.optimizer_args
 
 
-def moving(of: Architecture, by: Walk, training: Training) -> list[bool]:
-    """Which layers move, or count in the length of a gradient: of others, none is needed."""
-    if by.on is None or training.clip is not None:
+def moving(of: Architecture, by: Walk) -> list[bool]:
+    """Which layers move: of others, no gradient is needed."""
+    if by.on is None:
         return [True] * len(of.parameters)
     return [bool(by.on[place.start : place.stop].any()) for place in of.parameters]
 
@@ -71,7 +71,7 @@ def gradients(loss: Tensor, layers: Sequence[Tensor], moves: Sequence[bool], dec
 
 
 class Stepper:
-    """Local steps on layers (m, ...), which move in place, with gradients clipped over all layers of a client.
+    """Local steps on layers (m, ...), which move in place, with gradients clipped over what moves of a client.
 
     They are ``theta -= eta * on * (clipped g + shift + pull (theta - anchor))``; with momentum they go along
     ``v <- momentum v + g``, from v = 0. An optimiser takes what stands in brackets as its gradient.
@@ -80,7 +80,7 @@ class Stepper:
     def __init__(self, of: Architecture, layers: Sequence[Tensor], by: Walk, training: Training) -> None:
         self.layers, self.eta, self.pull = layers, of.tensor(by.eta), float(by.pull)
         self.anchor = of.layers(by.anchor if by.pull else None)
-        self.shift, self.on, self.moving = of.layers(by.shift), of.layers(by.on), moving(of, by, training)
+        self.shift, self.on, self.moving = of.layers(by.shift), of.layers(by.on), moving(of, by)
         self.clip, self.momentum = training.clip, training.momentum
         self._velocity: dict[int, Tensor] = {}
         self._first = float(by.eta[0]) if len(by.eta) else 0.0
@@ -145,7 +145,8 @@ class Stepper:
 
     def _within(self, grads: Sequence[Tensor], clip: float) -> Tensor:
         """What brings the gradients within the clip (k,)."""
-        square = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in grads]).sum(0)
+        moved = grads if self.on is None else [g * (on > 0) for g, on in zip(grads, self.on, strict=True)]
+        square = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in moved]).sum(0)
         return torch.clamp(clip / (square.sqrt() + 1e-30), max=1.0)
 
     def _heavy(self, j: int, g: Tensor) -> Tensor:

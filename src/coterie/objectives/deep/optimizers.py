@@ -9,13 +9,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from inspect import signature
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from coterie.errors import CoterieError
 from coterie.objectives.deep.architecture import short
+from coterie.objectives.torch_names import COMBINED, Schedule
 from coterie.options import need_names
 
 _OURS = ("params", "lr", "maximize", "foreach", "fused", "capturable", "differentiable")
@@ -34,17 +35,33 @@ def need_optimizer(name: str, args: Mapping[str, Any]) -> None:
 
 
 class StepSizes:
-    """Step sizes over rounds from eta on, by a scheduler of ``torch.optim.lr_scheduler``."""
+    """Step sizes over rounds from eta on, by a scheduler of ``torch.optim.lr_scheduler``; OneCycleLR rises to eta."""
 
     def __init__(self, name: str, args: Mapping[str, Any], eta: float) -> None:
-        made, self.optimizer = getattr(torch.optim.lr_scheduler, name), torch.optim.SGD([torch.zeros(1)], lr=eta)
+        self.name, self.eta, self.optimizer = name, eta, torch.optim.SGD([torch.zeros(1)], lr=eta)
+        self.scheduler = self._made(name, args)
+        self.sizes = [self._now]
+
+    def _made(self, name: str, args: Mapping[str, Any]) -> Any:
+        """A scheduler; one of several has them as tables with a ``name`` each."""
+        made, args = getattr(torch.optim.lr_scheduler, name), dict(args)
         known = [key for key in signature(made).parameters if key not in _RUNS]
         need_names(f"schedule_args of {name}", args, known, "argument")
+        if several := name in COMBINED:
+            tables = args.get("schedulers") or ()
+            if not all(isinstance(one, Mapping) and one.get("name") in get_args(Schedule) for one in tables):
+                names = ", ".join(sorted({*get_args(Schedule)} - {*COMBINED}))
+                raise CoterieError(f"schedulers of {name} must be tables with a name each, of {names}.")
+            args["schedulers"] = [
+                self._made(one["name"], {k: v for k, v in one.items() if k != "name"}) for one in tables
+            ]
+        elif name == "OneCycleLR":
+            args = {"max_lr": self.eta, "cycle_momentum": False, **args}
         try:
-            self.scheduler = made(self.optimizer, **args)
+            return made(*([] if name == "ChainedScheduler" else [self.optimizer]), **args)
         except Exception as problem:
-            raise CoterieError(f"schedule_args: {name} cannot be made of {dict(args)}: {short(problem)}.") from problem
-        self.sizes = [self._now]
+            what = f"{name} cannot be made of {list(args) if several else args}"
+            raise CoterieError(f"schedule_args: {what}: {short(problem)}.") from problem
 
     @property
     def _now(self) -> float:
@@ -54,7 +71,12 @@ class StepSizes:
         """That of round t, from 0."""
         while len(self.sizes) <= t:
             self.optimizer.step()  # of nothing: a scheduler steps after it
-            self.scheduler.step()
+            try:
+                self.scheduler.step()
+            except Exception as problem:
+                raise CoterieError(
+                    f"schedule {self.name} ends after {len(self.sizes)} rounds: {short(problem)}."
+                ) from (problem)
             self.sizes.append(self._now)
         return self.sizes[t]
 

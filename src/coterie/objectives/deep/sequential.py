@@ -202,7 +202,7 @@ class SequentialClients:
         """Gradients of the layers of a client's model, which is loaded, before each of its steps."""
         first, many, key = int(by.draws.first[i]), int(by.steps[i]), by.draws.keys[i : i + 1]
         ahead = max(AHEAD // by.draws.size, 1) if by.draws.size and self._looks_ahead else 1
-        moves, size = moving(self.of, by, self.training), self.training.at_once
+        moves, size = moving(self.of, by), self.training.at_once
         ridge = self.training.ridge * by.decays
         for at in range(0, many, ahead):
             now = first + np.arange(at, min(at + ahead, many)) * int(by.fresh)

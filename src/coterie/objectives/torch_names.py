@@ -1,4 +1,4 @@
-"""Names of torch's rules and number types; where they are used, ``objectives/deep/`` takes torch's classes."""
+"""Names of torch's optimisers, schedulers and number types, whose classes ``objectives/deep/`` takes."""
 
 from typing import Literal
 
@@ -13,7 +13,12 @@ Schedule = Literal[
     "MultiStepLR",
     "CosineAnnealingLR",
     "CosineAnnealingWarmRestarts",
+    "OneCycleLR",
+    "SequentialLR",
+    "ChainedScheduler",
 ]
 """Classes of ``torch.optim.lr_scheduler`` that go by the number of the round alone."""
+COMBINED = ("SequentialLR", "ChainedScheduler")
+"""Those of several schedulers, one after another or at once."""
 HALF = "For half precision take bfloat16: in float16 small gradients are 0, unless losses are scaled."
 """What is said of number types that cannot be."""
