@@ -260,3 +260,14 @@ def test_an_engine_that_is_not_installed_names_its_extra(monkeypatch):
     monkeypatch.setattr(folders, "find_spec", lambda name: None)
     with pytest.raises(CoterieError, match=names("flwr installed pip install 'coterie[flower]'")):
         folders.engine("flower")
+
+
+def test_a_service_file_of_a_coordinator_a_site_and_its_watch(place):
+    for folder, more, command in (
+        (place, (), f"start-coordinator {place / 'coordinator'} --foreground"),
+        (place / "sites" / "bern", (), f"start-site {place / 'sites' / 'bern'} --foreground"),
+        (place / "sites" / "bern", ("--watch",), f"watch {place / 'sites' / 'bern'}"),
+    ):
+        ran = coterie("federation", "service", folder, *more)
+        assert ran.code == 0 and f" federation {command}\n" in ran.out
+        assert ("ExecStop=" in ran.out) == (not more)

@@ -41,7 +41,7 @@ def test_a_further_type_is_one_row(flag, tmp_path):
     schema.write(tmp_path / "schema.toml")
     assert Schema.read(tmp_path / "schema.toml") == schema and schema.labels == []
     rows = pd.DataFrame({"ill": ["no", "maybe"], "x": [1.0, 2.0]})
-    assert validate_rows(rows, schema, 1)[1] == ["'ill' is no flag"]
+    assert validate_rows(rows, schema, 1)[1].problems == ["'ill' is no flag"]
     assert propose(rows, known=schema)[1] == ["'ill' is a flag"]
     assert disagreements(schema, Schema({"ill": SchemaColumn("number"), "x": SchemaColumn("number")})) == [
         "'ill' is a number and not a flag"

@@ -104,3 +104,15 @@ def test_a_port_is_free_or_waited_for_or_named():
 
 def test_a_run_that_takes_too_long_says_where_to_look(tmp_path):
     assert f"coterie federation status {tmp_path}" in str(processes.late(tmp_path, "check-3", 40.0))
+
+
+def test_a_service_file_is_one_that_systemd_reads(tmp_path):
+    place = tmp_path / "a %h of $HOME" / 'the "site"'
+    text = processes.unit("coterie: site a", "coterie-heart-a", ["start-site", str(place)], ["stop", str(place)])
+    path = tmp_path / "coterie-heart-a.service"
+    path.write_text(text)
+    quoted = str(place).replace("%", "%%").replace("$", "$$").replace('"', '\\"')
+    assert f'federation start-site "{quoted}"\n' in text and f'federation stop "{quoted}"\n' in text
+    if (verify := shutil.which("systemd-analyze")) is not None:
+        done = subprocess.run([verify, "verify", path], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and path.name not in done.stderr, done.stderr

@@ -211,6 +211,27 @@ def watch(
         server.serve_forever()
 
 
+def service(
+    folder: o.Either,
+    of_watch: Annotated[bool, typer.Option("--watch", help="Of 'coterie federation watch' for this folder.")] = False,
+) -> None:
+    """Print a service file of systemd that keeps a coordinator or a site running; nothing is installed."""
+    from coterie.deployment import folders
+    from coterie.deployment.federation_toml import SITE
+    from coterie.deployment.processes import unit
+    from coterie.deployment.site.site_toml import Member
+
+    home, config, _ = folders.opened(folder, either=True)
+    home, is_site = home.resolve(), (home / SITE).is_file()
+    who = f"site {Member.read(home).name}" if is_site else "coordinator"
+    what, name = f"coterie: {who} of federation {config.name}", f"coterie-{config.name}-{who.rpartition(' ')[2]}"
+    if of_watch:
+        print(unit(f"{what}, metrics", f"{name}-watch", ["watch", str(home)]), end="")
+        return
+    start = "start-site" if is_site else "start-coordinator"
+    print(unit(what, name, [start, str(home), "--foreground"], ["stop", str(home)]), end="")
+
+
 def stop(folder: o.Either) -> None:
     """Stop the coordinator, or a site; what it holds on disk stays, and it can be started again."""
     from coterie.deployment import folders
@@ -288,6 +309,7 @@ for command, example in {
     status: "heart",
     log: "heart/sites/basel",
     watch: "heart --port 9464",
+    service: "heart/sites/basel",
     stop: "heart",
 }.items():
     name = command.__name__.replace("_", "-")

@@ -93,13 +93,16 @@ class Findings:
     """What a check of a column's rows found: the column with the levels that enough rows have, and what is wrong.
 
     ``problems`` hold no value, level or place of a row; ``rows`` are for the owner alone; ``placed`` says whether they
-    tell in which rows a problem is.
+    tell in which rows a problem is. ``doubts`` are what may be right all the same, and ``present`` the levels that
+    enough rows have.
     """
 
     column: SchemaColumn
     problems: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
     placed: bool = False
+    doubts: list[str] = field(default_factory=list)
+    present: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,25 @@ def _propose_number(
     return SchemaColumn("number", center=center, scale=scale), []
 
 
+FAR, WIDE = 4.0, 8.0
+
+
+def far(name: str, center: float, scale: float, agreed: SchemaColumn) -> list[str]:
+    """What is odd about a column whose center or scale is far from the agreed one, as where its unit is another.
+
+    Far is a center by more than :data:`FAR` scales, of the larger one, or a scale of :data:`WIDE` times the other:
+    cholesterol in mmol/l has a 39th of the scale that it has in mg/dl, glucose an 18th; a temperature in Fahrenheit
+    lies 88 scales of Celsius away.
+    """
+    if agreed.center is None or agreed.scale is None or not scale > 0.0:
+        return []
+    if abs(center - agreed.center) <= FAR * max(scale, agreed.scale) and 1 / WIDE < scale / agreed.scale < WIDE:
+        return []
+    return [
+        f"'{name}' lies far from the center and scale of the schema, as it does in another unit: look at its values"
+    ]
+
+
 def _check_number(name: str, column: SchemaColumn, series: pd.Series[Any], least: int) -> Findings:
     from coterie.data.columns import Column
 
@@ -169,7 +191,10 @@ def _check_number(name: str, column: SchemaColumn, series: pd.Series[Any], least
         found.rows.append(column.out_of_range(name, outside))
     if strange.sum() >= least:
         found.problems.append(f"'{name}' is not a column of numbers")
-    elif outside.sum() >= least:
+    usable = values[np.isfinite(values)]
+    if len(usable) >= max(least, 2):
+        found.doubts.extend(far(name, float(usable.mean()), float(usable.std()), column))
+    if strange.sum() < least <= outside.sum():
         found.problems.append(f"'{name}' has values outside the range of the site's schema")
         return replace(found, placed=True)
     return found
@@ -201,7 +226,8 @@ def _check_category(name: str, column: SchemaColumn, series: pd.Series[Any], lea
         "name them with 'coterie federation schema'."
     )
     known = _with_levels(column, {level: n for level, n in new.items() if n >= least})
-    return Findings(known, rows=[said] if few else [])
+    present = tuple(level for level, n in _level_counts(series).items() if n >= least)
+    return Findings(known, rows=[said] if few else [], present=present)
 
 
 def _with_levels(column: SchemaColumn, levels: Mapping[str, Any] | tuple[str, ...]) -> SchemaColumn:

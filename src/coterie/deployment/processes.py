@@ -6,6 +6,7 @@ Numbers of processes are given anew, so a process is known by what its command n
 from __future__ import annotations
 
 import ctypes
+import getpass
 import logging
 import os
 import signal
@@ -167,6 +168,50 @@ def end_with_parent() -> None:
     """Ask the kernel to end this process with its parent, also where the parent was killed (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+_UNIT = """\
+# {what}
+# Put it into /etc/systemd/system/{name}.service, then: systemctl enable --now {name}
+[Unit]
+Description={what}
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=exec
+User={user}
+ExecStart={command} federation {start}
+{stop}Restart=always
+RestartSec=10
+TimeoutStopSec=60
+KillMode=mixed
+UMask=0077
+NoNewPrivileges=yes
+PrivateTmp=yes
+ProtectSystem=full
+ProtectControlGroups=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+RestrictSUIDSGID=yes
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def unit(what: str, name: str, start: Sequence[str], stop: Sequence[str] = ()) -> str:
+    """A service of systemd that runs ``coterie federation start`` as whoever asks, and starts it again when it ends."""
+    command = _escaped([str(Path(sys.executable).with_name("coterie"))])
+    ended = f"ExecStop={command} federation {_escaped(stop)}\n" if stop else ""
+    user = getpass.getuser()
+    return _UNIT.format(what=what, name=name, user=user, command=command, start=_escaped(start), stop=ended)
+
+
+def _escaped(words: Sequence[str]) -> str:
+    """Words as systemd reads a command line."""
+    quoted = (word.replace("\\", r"\\").replace('"', r"\"").replace("%", "%%").replace("$", "$$") for word in words)
+    return " ".join(f'"{word}"' if any(c in word for c in " \t'\"\\") else word for word in quoted)
 
 
 class Child:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie import files, options
 from coterie.deployment import toml_files
-from coterie.deployment.column_types import TYPES, SchemaColumn
+from coterie.deployment.column_types import TYPES, SchemaColumn, far
 from coterie.errors import CoterieError, nearest
 
 if TYPE_CHECKING:
@@ -238,6 +238,15 @@ def disagreements(agreed: Schema, own: Schema, used: Iterable[str] | None = None
             found.append(f"'{name}' is a {here.type} and not a {theirs.type}")
         if here.unit != theirs.unit:
             found.append(f"'{name}' is in {here.unit or 'no unit'} and not in {theirs.unit or 'no unit'}")
+    return found
+
+
+def far_apart(agreed: Schema, own: Schema) -> list[str]:
+    """Columns whose center and scale in a site's schema are far from the agreed ones, in words without a number."""
+    found = []
+    for name, column in own.columns.items():
+        if name in agreed.columns and column.center is not None and column.scale is not None:
+            found += far(name, column.center, column.scale, agreed.columns[name])
     return found
 
 

@@ -42,13 +42,18 @@ def test_sites_that_agree_are_ready(tmp_path):
     build(tmp_path)
     report = asked(tmp_path)
     assert report.sound
-    assert report.lines() == [f"{name}: coterie {report.versions[name]}, ready" for name in NAMES]
+    ready = [f"{name}: coterie {report.versions[name]}, ready" for name in NAMES]
+    assert report.lines() == [
+        *ready,
+        "Look at it: enough rows have '4' of 'pain' at chur alone, so no other site tells of it.",
+    ]
 
 
 def test_nothing_of_a_row_travels(tmp_path):
     build(tmp_path)
     said = wire.decode(hosts(tmp_path)["basel"].receive(wire.encode({"kind": "check"})))
-    assert said.keys() == {"done", "name", "version", "clock", "problems", "columns"}
+    assert said.keys() == {"done", "name", "version", "clock", "problems", "columns", "doubts", "present"}
+    assert (said["doubts"], said["present"]) == ([], {"pain": ["1", "2", "3"]})
     assert said["columns"]["age"] == {"type": "number"}
     assert not (home(tmp_path, "basel") / "cache").exists()
 
@@ -207,3 +212,81 @@ def test_rows_outside_the_range_of_a_site_are_for_its_owner(tmp_path):
     ranged.write(home(tmp_path, "bern") / "schema.toml")
     said = wire.decode(hosts(tmp_path)["bern"].receive(wire.encode({"kind": "check"})))
     assert not any(c.isdigit() for c in " ".join(said["problems"]))
+
+
+def with_scales(folder, frames, **numbers):
+    """A federation that agreed on center and scale of its columns, which every site has from the first."""
+    united = build(folder, frames)
+    columns = {name: replace(united.columns[name], center=at, scale=wide) for name, (at, wide) in numbers.items()}
+    for place in (folder / "coordinator", *(home(folder, name) for name in NAMES)):
+        Schema(united.columns | columns).write(place / "schema.toml")
+
+
+@pytest.mark.parametrize(
+    ("factor", "shift", "odd"),
+    [
+        (1 / 38.67, 0.0, True),  # cholesterol in mmol/l where mg/dl was agreed
+        (38.67, 0.0, True),
+        (1.8, 32.0, False),  # 50 years old read as degrees of Celsius: 122 is within four scales of 22
+        (100.0, 0.0, True),
+        (2.2, 0.0, False),  # pounds for kilograms, which another hospital's patients might be
+        (1.0, 10.0, False),
+    ],
+)
+def test_a_column_in_another_unit_is_said_to_be_looked_at(factor, shift, odd, tmp_path):
+    frames = tables()
+    values = frames["bern"]["age"].to_numpy()
+    scaled = 246.0 + 52.0 * (values - values.mean()) / values.std()
+    for name in NAMES:
+        frames[name]["age"] = scaled * (factor if name == "bern" else 1.0) + (shift if name == "bern" else 0.0)
+    with_scales(tmp_path, frames, age=(246.0, 52.0))
+    report = asked(tmp_path)
+    assert report.sound  # it may be right: children have other numbers than their parents
+    assert any("at bern 'age' lies far" in line for line in report.lines()) == odd
+    assert not any("246" in line or "52" in line for line in report.lines())
+
+
+def test_schemas_of_sites_that_drafted_their_own_in_other_units_are_compared(tmp_path):
+    build(tmp_path)
+    own = Schema.read(home(tmp_path, "bern") / "schema.toml")
+    Schema(own.columns | {"age": replace(own.columns["age"], center=0.14, scale=0.03)}).write(
+        home(tmp_path, "bern") / "schema.toml"
+    )
+    assert [doubt[:7] for doubt in asked(tmp_path).doubts if "'age' lies far" in doubt] == ["at bern"]
+
+
+def test_with_noise_nothing_is_told_of_rows_that_no_budget_pays_for(tmp_path):
+    frames = tables()
+    frames["bern"]["age"] *= 1000.0
+    with_scales(tmp_path, frames, age=(50.0, 9.0))
+    text = (home(tmp_path, "bern") / "site.toml").read_text()
+    privacy = "[privacy]\nclip = 1.0\nnoise = 1.0\nepsilon = 1.0\n"
+    (home(tmp_path, "bern") / "site.toml").write_text(text + privacy)
+    assert not [doubt for doubt in asked(tmp_path).doubts if "bern" in doubt]
+
+
+def test_a_table_of_fewer_rows_than_may_leave_is_said_without_their_number(tmp_path):
+    frames = tables()
+    frames["chur"] = frames["chur"].iloc[:3]
+    build(tmp_path, frames)
+    report = asked(tmp_path)
+    assert "fewer rows than any of its numbers must cover" in report.sites["chur"][0] and not report.sound
+
+
+@pytest.mark.parametrize("min_group", [5, 1])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("mueller.xyz", b""),
+        ("mueller.csv", b"a,b\n1,2,3\n"),
+        ("mueller.csv", b"age\n\xff\xfe\x00\n"),
+        ("mueller.xlsx", b"PK"),
+    ],
+)
+def test_no_file_is_named(name, content, min_group, tmp_path):
+    build(tmp_path, min_group=min_group)
+    own = home(tmp_path, "chur")
+    (own / name).write_bytes(content)
+    (own / "site.toml").write_text((own / "site.toml").read_text().replace("data.csv", name))
+    report = asked(tmp_path)
+    assert report.sites["chur"] and "mueller" not in "".join(report.lines())

@@ -29,7 +29,7 @@ NAMES = ("a", "b", "c", "d")
 PROGRAM = {
     "program": "async-l2gd",
     "task": {"formula": "score ~ age"},
-    "options": {"gamma": 1.0, "rounds": {"steps": 300}},
+    "options": {"gamma": 1.0, "rounds": {"steps": 150}},
 }
 
 
@@ -69,7 +69,7 @@ def signed(root, name):
     return own
 
 
-def until(happens, seconds=120.0):
+def until(happens, seconds=400.0):
     end = time.monotonic() + seconds
     while not happens():
         assert time.monotonic() < end
@@ -84,7 +84,7 @@ def test_a_run_goes_on_while_sites_are_revoked_renewed_and_added(place):
 
     def go():
         try:
-            nvflare.run(home, "disturbed", 400.0)
+            nvflare.run(home, "disturbed", 900.0)
             ended.append("")
         except CoterieError as problem:
             ended.append(str(problem))
@@ -99,20 +99,20 @@ def test_a_run_goes_on_while_sites_are_revoked_renewed_and_added(place):
         except CoterieError:
             return {"exchange": 0, "sites": []}
 
-    until(lambda: stands()["exchange"] > 15)
+    until(lambda: stands()["exchange"] > 10)
     joining.revoke(place, "c", "stolen")
-    until(lambda: "c" not in stands()["sites"] and stands()["exchange"] > 15)
+    until(lambda: "c" not in stands()["sites"] and stands()["exchange"] > 10)
     joining.add(place, "e")
     signed(place, "b")  # a new key, which counts from now on
     nvflare.stop(place / "sites" / "b")
     start(place / "sites" / "b")
-    thread.join(400.0)
+    thread.join(900.0)
     assert ended == [""]
     states = [entry["state"] for entry in logs.read(run / logs.LOG) if "state" in entry]
     assert "begins anew" in states and logs.AGAIN in states  # without c, and in another job once b was started again
     assert nvflare.status(home)["sites"]["c"] == "offline"  # its client runs, and is refused
     begin(home, "undisturbed", PROGRAM)
-    nvflare.run(home, "undisturbed", 200.0)
+    nvflare.run(home, "undisturbed", 600.0)
     found, expected = (coterie.load(home / "runs" / name / "result").model for name in ("disturbed", "undisturbed"))
     assert list(found.labels) == list(expected.labels) == ["a", "b", "d"]
     np.testing.assert_array_equal(found.client, expected.client)
@@ -123,4 +123,4 @@ def test_who_has_an_older_key_of_the_name_takes_no_part(place):
     joining.sign(place, joining.request(stolen)[0])  # another key counts, and what runs as b has the old one
     begin(home, "fit", PROGRAM)
     with pytest.raises(CoterieError, match=r"b cannot take part .*does not have the key that was signed for it last"):
-        nvflare.run(home, "fit", 200.0)
+        nvflare.run(home, "fit", 600.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from coterie.deployment.federation_toml import SCHEMA, Config
 from coterie.deployment.schema import Schema, unite
 from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import write_durable
-from coterie.engines.site_enrolment import Transport, upgrade
+from coterie.engines.site_enrolment import NOTES, Transport, upgrade
 from coterie.errors import LONGEST, CoterieError, listed, shortened
 
 RESULT = "result/check.json"
@@ -31,7 +32,8 @@ class Report:
 
     Of each site: what is wrong, its version of coterie ("" where it did not say), seconds by which its clock is ahead.
     Of all: where sites differ (``problems``), the coordinator's schema with all sites' levels, which of these it has
-    not yet (``added``), and whether it has none at all (``without``).
+    not yet (``added``), and whether it has none at all (``without``). ``doubts`` may be right all the same: a column
+    that lies as one in another unit does, a level that enough rows have at one site alone.
     """
 
     sites: dict[str, list[str]]
@@ -41,6 +43,7 @@ class Report:
     schema: dict[str, Any] = field(default_factory=dict)
     added: list[str] = field(default_factory=list)
     without: bool = False
+    doubts: list[str] = field(default_factory=list)
 
     @property
     def sound(self) -> bool:
@@ -54,6 +57,7 @@ class Report:
             said = [f"coterie {self.versions[name]}"] if self.versions.get(name) else []
             out.append(f"{name}: {', '.join([*said, '; '.join(wrong) or 'ready'])}")
         out += [f"Schemas differ: {problem}." for problem in self.problems]
+        out += [f"Look at it: {doubt}." for doubt in self.doubts]
         if self.added:
             out.append(
                 f"Sites have levels that the schema does not have: {listed(self.added, 50)}. Add them with --unite."
@@ -72,6 +76,7 @@ def check_sites(transport: Transport, schema: Schema | None, timeout: float = PA
     after = time.time()
     report = Report({name: [] for name in sorted(transport.sites)})
     proposals: dict[str, Schema] = {}
+    present: dict[str, Mapping[str, list[str]]] = {}
     for name, wrong in report.sites.items():
         said = _answer_or_problem(answers.get(name), wrong)
         if said is None:
@@ -86,6 +91,8 @@ def check_sites(transport: Transport, schema: Schema | None, timeout: float = PA
         if abs(ahead) > DRIFT:
             wrong.append(f"its clock is {_duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}: set it")
         wrong += [shortened(problem) for problem in said["problems"]]
+        report.doubts.extend(f"at {name} {shortened(doubt)}" for doubt in said.get("doubts", [])[:NOTES])
+        present[name] = said.get("present", {})
         try:
             if said["columns"]:
                 proposals[name] = Schema.of(said["columns"])
@@ -101,11 +108,30 @@ def check_sites(transport: Transport, schema: Schema | None, timeout: float = PA
     ]
     return replace(
         report,
+        doubts=report.doubts + _alone(present),
         problems=list(map(shortened, problems)),
         schema=united.plain(),
         added=added,
         without=schema is None and bool(proposals),
     )
+
+
+def _alone(present: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
+    """Levels that enough rows have at one site alone, where several tell of the column."""
+    where: dict[tuple[str, str], list[str]] = {}
+    for site, columns in present.items():
+        for name, levels in columns.items():
+            for level in levels:
+                where.setdefault((name, level), []).append(site)
+    sites = Counter(name for columns in present.values() for name in columns)
+    found: dict[tuple[str, str], list[str]] = {}
+    for (name, level), those in where.items():
+        if len(those) == 1 < sites[name]:
+            found.setdefault((those[0], name), []).append(repr(level))
+    return [
+        shortened(f"enough rows have {listed(levels)} of '{name}' at {site} alone, so no other site tells of it")
+        for (site, name), levels in found.items()
+    ][:NOTES]
 
 
 def run_check(transport: Transport, folder: Path, run_id: str, add_levels: bool = False) -> Report:
@@ -161,9 +187,15 @@ def _is_answer(said: Mapping[str, Any]) -> bool:
         and isinstance(clock, int | float)
         and abs(clock) < 1e12
         and (said.get("columns") is None or isinstance(said["columns"], dict))
-        and isinstance(problems, list)
-        and all(isinstance(problem, str) for problem in problems)
+        and _texts(problems)
+        and _texts(said.get("doubts", []))
+        and isinstance(said.get("present", {}), dict)
+        and all(map(_texts, said.get("present", {}).values()))
     )
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _duration(seconds: float) -> str:

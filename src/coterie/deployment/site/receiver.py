@@ -23,7 +23,7 @@ import numpy as np
 from coterie import files
 from coterie.deployment import secure_sum_setup
 from coterie.deployment.federation_toml import BOOK, PROBLEM, RELEASES, SCHEMA, SITE, Config
-from coterie.deployment.schema import Schema, disagreements
+from coterie.deployment.schema import Schema, disagreements, far_apart
 from coterie.deployment.site import disclosure, prepared_data
 from coterie.deployment.site.redaction_and_owner_log import holds_numbers, note_answer, redact, tell_owner
 from coterie.deployment.site.site_toml import Member
@@ -106,7 +106,7 @@ class SiteReceiver:
             if (node := self._runs.get(run)) is not None:
                 self._run_stamps[run] = self._run_stamp(run)
             self._told = partial(self._watch, request, reply, time.perf_counter() - start, node)
-        return redact(reply, self.folder)
+        return redact(reply, self.folder, self.member.data)
 
     def _guarded(self) -> Answer:
         """What answers, behind the guard of the owner's privacy where ``site.toml`` has one."""
@@ -236,11 +236,13 @@ class SiteReceiver:
     def check(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Versions, the clock, and how this site's schema and table differ from the coordinator's schema.
 
-        Of the table only names of columns leave, and what enough rows have: levels, values that are none of a column.
+        Of the table only names of columns leave, and what enough rows have: levels, values that are none of a column,
+        and that the mean or the spread of all rows is far from what the owner's own schema says.
         """
         from coterie import __version__
 
-        found = {"name": self.member.name, "version": __version__, "clock": time.time(), "columns": None}
+        found: dict[str, Any] = {"name": self.member.name, "version": __version__, "clock": time.time()}
+        found |= {"columns": None, "doubts": [], "present": {}}
         if not self.member.data and self.member.allow:  # a site of objectives, without a table
             return found | {"problems": []}
         from coterie.data.table_files import read_table
@@ -253,16 +255,24 @@ class SiteReceiver:
         except CoterieError as problem:
             return found | {"problems": [str(problem).rstrip(".")]}
         try:
-            own, problems, rows = validate_rows(read_table(path, own.labels, own.na_values), own, least)
+            df = read_table(path, own.labels, own.na_values)
+            own, seen = validate_rows(df, own, least)
         except CoterieError as problem:
             if not guarded:
                 return found | {"problems": [str(problem).rstrip(".")]}
             self._tell_owner([str(problem)])
             return found | {"problems": [f"Its table cannot be read: '{PROBLEM}' in the site's folder says why"]}
-        if rows:
-            self._tell_owner(rows)
+        if seen.rows:
+            self._tell_owner(seen.rows)
+        problems, doubts = seen.problems, seen.doubts
+        if len(df) < self.member.min_group:
+            problems.append("its table has fewer rows than any of its numbers must cover to leave (min_group)")
         if request.get("schema"):
-            problems += disagreements(Schema.of(request["schema"]), own)
+            agreed = Schema.of(request["schema"])
+            problems += disagreements(agreed, own)
+            doubts = list(dict.fromkeys([*doubts, *far_apart(agreed, own)]))
+        if not self.member.privacy:  # whose budget neither of these is charged to
+            found |= {"doubts": doubts, "present": seen.present}
         return found | {"problems": problems, "columns": own.statement()}
 
     def _open(self, run: str, task: dict[str, Any], seed: int) -> dict[str, Any]:

@@ -102,18 +102,18 @@ _ANY = re.compile(f"{_QUOTED}|{_BARE}")
 _WORDS = ("refused", "failed", "garbled", "done")
 
 
-def redact(reply: bytes, folder: Path) -> bytes:
-    """A reply whose words tell no path; numbers, names of clients and levels stay as they are."""
+def redact(reply: bytes, folder: Path, data: str = "") -> bytes:
+    """A reply whose words tell no path, nor the name of the file of ``data``; what else it holds stays as it is."""
     if not any(word.encode() in reply[:64] for word in _WORDS):
         return reply  # an answer to an exchange: numbers alone
     said = wire.decode(reply)
     before = wire.encode(said)
     for key in _WORDS[:-1]:
         if key in said:
-            said[key] = redact_paths(str(said[key]), folder)
+            said[key] = redact_paths(str(said[key]), folder, data)
     for holder, key in ((said, "problems"), (said.get("info"), "notes")):
         if isinstance(holder, dict) and key in holder:
-            holder[key] = [redact_paths(str(text), folder) for text in holder[key]]
+            holder[key] = [redact_paths(str(text), folder, data) for text in holder[key]]
     after = wire.encode(said)
     return reply if after == before else after
 
@@ -124,8 +124,8 @@ def holds_numbers(reply: bytes) -> bool:
     return not any(word.encode() in reply[:64] for word in words) or "values" in wire.decode(reply)
 
 
-def redact_paths(text: str, folder: Path) -> str:
-    """A text that names the site's own settings without where they are, and other files not at all."""
+def redact_paths(text: str, folder: Path, data: str = "") -> str:
+    """A text that names the site's own settings without where they are, and other files not at all, nor ``data``."""
 
     def name(match: re.Match[str]) -> str:
         last = (match["rest"] or "").rpartition("/")[2]
@@ -135,4 +135,7 @@ def redact_paths(text: str, folder: Path) -> str:
         own = re.escape(known)
         text = re.sub(rf"""(?P<quote>['"]){own}(?P<rest>/[^'"\n]*)?(?P=quote)""", name, text)
         text = re.sub(rf"""(?<![\w./-]){own}(?P<rest>/[^\s'",:;()]*)?(?![\w.-])""", name, text)
-    return shortened(_ANY.sub(PATH, text), LONGEST)
+    text = _ANY.sub(PATH, text)
+    if table := Path(data).name:
+        text = re.sub(rf"""(?P<quote>['"]?)[^\s'"/]*{re.escape(table)}(?P=quote)""", PATH, text)
+    return shortened(text, LONGEST)

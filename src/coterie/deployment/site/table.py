@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -225,26 +225,41 @@ def require_schema(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) 
             raise Withheld(column.out_of_range(name, outside), what)
 
 
-def validate_rows(table: pd.DataFrame, own: Schema, least: int) -> tuple[Schema, list[str], list[str]]:
-    """A site's schema with the levels that its rows have; what is wrong with them, for others and for the owner.
+@dataclass
+class Seen:
+    """What a check of a site's rows found: for others ``problems``, ``doubts`` and levels ``present``; ``rows`` here.
+
+    Words for others hold no value, level or place of a row; the last problem says where the owner finds these.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    present: dict[str, list[str]] = field(default_factory=dict)
+    rows: list[str] = field(default_factory=list)
+
+
+def validate_rows(table: pd.DataFrame, own: Schema, least: int) -> tuple[Schema, Seen]:
+    """A site's schema with the levels that its rows have, and what is wrong with them or odd about them.
 
     What fewer than ``least`` rows have is for the owner alone: levels, values outside of a range, text that is no
-    number. Words that may leave hold no value, level or place of a row; the last says where the owner finds these.
+    number.
     """
-    columns, problems, rows, placed = dict(own.columns), list[str](), list[str](), False
+    columns, seen, placed = dict(own.columns), Seen(), False
     lost = [name for name in own.columns if name not in table.columns]
     for name, column in own.columns.items():
         if name not in lost:
             found = column.kind.check(name, column, table[name], least)
             columns[name], placed = found.column, placed or found.placed
-            problems += found.problems
-            rows += found.rows
+            seen.problems += found.problems
+            seen.doubts += found.doubts
+            seen.rows += found.rows
+            seen.present |= {name: list(found.present)} if column.kind.needs_levels else {}
     if lost:
         what = f"column {lost[0]!r}" if len(lost) == 1 else f"columns {listed(map(repr, lost))}"
-        problems.append(f"its table has no {what}")
+        seen.problems.append(f"its table has no {what}")
     if placed:
-        problems.append(f"'{PROBLEM}' in the site's folder says in which rows")
-    return Schema(columns), problems, rows
+        seen.problems.append(f"'{PROBLEM}' in the site's folder says in which rows")
+    return Schema(columns), seen
 
 
 def usable_rows(
