@@ -1,7 +1,9 @@
 """Processes of a part are started again when they die, found by what their commands name, and ended for certain."""
 
 import os
+import shutil
 import socket
+import subprocess
 import sys
 import time
 from types import SimpleNamespace
