@@ -29,7 +29,7 @@ NAMES = ("a", "b", "c", "d")
 PROGRAM = {
     "program": "async-l2gd",
     "task": {"formula": "score ~ age"},
-    "options": {"gamma": 1.0, "rounds": {"steps": 150}},
+    "options": {"gamma": 1.0, "rounds": {"steps": 1500}},
 }
 
 

@@ -136,6 +136,7 @@ def redact_paths(text: str, folder: Path, data: str = "") -> str:
         text = re.sub(rf"""(?P<quote>['"]){own}(?P<rest>/[^'"\n]*)?(?P=quote)""", name, text)
         text = re.sub(rf"""(?<![\w./-]){own}(?P<rest>/[^\s'",:;()]*)?(?![\w.-])""", name, text)
     text = _ANY.sub(PATH, text)
-    if table := Path(data).name:
-        text = re.sub(rf"""(?P<quote>['"]?)[^\s'"/]*{re.escape(table)}(?P=quote)""", PATH, text)
+    if (table := Path(data).name) and table in text:  # also as part of a longer name, such as that of a copy
+        *heads, last = text.split(table)
+        text = PATH.join([*(head[: 1 + max(map(head.rfind, " \t\n'\""))] for head in heads), last])
     return shortened(text, LONGEST)
