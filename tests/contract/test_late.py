@@ -5,6 +5,7 @@ import pytest
 
 from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import load_checkpoint, save_checkpoint
+from coterie.engines.message_checks import TOLD
 from coterie.engines.retry_and_quorum import Policy
 from coterie.errors import CoterieError
 from coterie.federation import work
@@ -131,9 +132,9 @@ def test_an_older_request_is_told_how_far_the_site_is(kind, tmp_path):
     assert fed._nodes[0].receive(data) == before, "the last one again has the same answer"
     fed.ask(add, x=1.0)
     for node in (fed._nodes[0], fed._node(0)):  # the one that is there, and one that comes back from its folder
-        assert wire.decode(node.receive(data)) == {"late": 3}
+        assert wire.decode(node.receive(data))["late"] == 3
         same = wire.encode(wire.decode(data) | {"number": 3})
-        assert wire.decode(node.receive(same)) == {"late": 3}, "the number of another request"
+        assert wire.decode(node.receive(same))["late"] == 3, "the number of another request"
 
 
 @pytest.mark.parametrize("number", [-1, 1.5, "1", True, 2**63, None, [1]])
@@ -145,16 +146,20 @@ def test_numbers_that_are_none_are_refused(number, tmp_path):
     assert "as none does" in answer["failed"]
 
 
+def late(data, number):
+    return wire.encode({"late": number, "site": "site 1", "to": wire.digest(data)[:TOLD]})
+
+
 @pytest.mark.parametrize("number", [0, -3, 2**48, "9", None])
 def test_a_site_that_says_strange_numbers_is_broken(number):
     fed = Loopback(quadratic(M).objective, sites=SITES)
-    fed._nodes[1].receive = lambda data: wire.encode({"late": number})
+    fed._nodes[1].receive = lambda data: late(data, number)
     with pytest.raises(CoterieError, match=names("site 1 answer no")):
         fed.ask(add, x=1.0)
 
 
 def test_a_site_that_is_always_further_is_missing():
     fed = Loopback(quadratic(M).objective, sites=SITES, policy=Policy(retries=2, strict=False))
-    fed._nodes[1].receive = lambda data: wire.encode({"late": wire.decode(data)["number"] + 1})
+    fed._nodes[1].receive = lambda data: late(data, wire.decode(data)["number"] + 1)
     assert fed.ask(add, x=1.0).missing.tolist() == fed.sites[1].tolist()
     assert "by another process of the coordinator" in fed.troubles["site 1"]

@@ -28,13 +28,13 @@ class Local:
         pass
 
 
-def nodes(problem, parts, folder=None, seed=7, **options):
+def nodes(problem, parts, folder=None, seed=7, kind=Node, party=None, **options):
     """A node for each part of a problem, by name; labels are such that their order is that of the problem."""
     found = {}
     for s, rows in enumerate(parts):
         rows = np.sort(rows)
         clusters = problem.clusters[rows]
-        found[f"site {s}"] = Node(
+        found[f"site {s}"] = kind(
             f"site {s}",
             problem.objective.take(rows),
             np.unique(clusters, return_inverse=True)[1],
@@ -44,6 +44,7 @@ def nodes(problem, parts, folder=None, seed=7, **options):
             labels=rows,
             levels=[clusters],
             folder=None if folder is None else folder / f"site-{s}",
+            secure=None if party is None else party(f"site {s}"),
             **options,
         )
     return found

@@ -19,6 +19,9 @@ NUMBERED = ("ask", "total", "mark", "restore", "join", "confirm", "unmask")
 """Kinds of requests that change what a site holds. Their numbers rise: an older one than the last changes nothing."""
 
 
+TOLD = 4  # bytes of a request's digest that a reply says
+
+
 class Refusal(CoterieError):
     """A site disagrees with the coordinator on what has happened, or will not say what it is asked."""
 
@@ -83,15 +86,16 @@ _TROUBLES: tuple[tuple[str, Kind, str], ...] = (
     ("failed", "failed", "work failed: "),
     ("refused", "refused", ""),
 )
+_OTHER = "its answer belongs to another request"
 
 
 @dataclass(frozen=True)
 class ReplyFault:
     """An answer that cannot be used.
 
-    Its kind: no answer, or one that the site itself had no use for ("lost"); the site has had a request with a later
-    ``number`` ("late"); bytes that are no message ("unreadable"); a message that is no answer ("broken"); the site's
-    work failed ("failed"); the site disagrees on what has happened, or will not say ("refused").
+    Its kind: no answer, that to another request, or one that the site itself had no use for ("lost"); the site has had
+    a request with a later ``number`` ("late"); bytes that are no message ("unreadable"); a message that is no answer
+    ("broken"); the site's work failed ("failed"); the site disagrees on what has happened, or will not say ("refused").
     """
 
     kind: Kind
@@ -99,8 +103,8 @@ class ReplyFault:
     number: int = 0
 
 
-def read_reply(data: bytes | None, request: Mapping[str, Any]) -> dict[str, Any] | ReplyFault:
-    """The answer in ``data`` (None: there was none) to ``request``."""
+def read_reply(data: bytes | None, request: Mapping[str, Any], site: str, key: bytes) -> dict[str, Any] | ReplyFault:
+    """The answer in ``data`` (None: there was none) of a site to a ``request``, with the digest ``key``."""
     if data is None:
         return ReplyFault("lost", "did not answer")
     try:
@@ -111,22 +115,24 @@ def read_reply(data: bytes | None, request: Mapping[str, Any]) -> dict[str, Any]
         return ReplyFault("unreadable", f"its answer cannot be read ({problem})")
     if not isinstance(reply, dict):
         return ReplyFault("broken", "its answer is no answer")
-    if "late" in reply:
-        if type(reply["late"]) is not int or not 0 < reply["late"] < _FARTHEST:
-            return ReplyFault("broken", "its answer is no answer")
-        return ReplyFault("late", "was asked something later, by another process of the coordinator", reply["late"])
     for name, kind, text in _TROUBLES:
         if name in reply:
             said = reply[name] if isinstance(reply[name], str) else "it does not say what"
             return ReplyFault(kind, f"{text}{shortened(said, LONGEST)}")
+    if request["kind"] in NUMBERED and [reply.get("site"), reply.get("to")] != [site, key[:TOLD]]:
+        return ReplyFault("lost", _OTHER)
+    if "late" in reply:
+        if type(reply["late"]) is not int or not 0 < reply["late"] < _FARTHEST:
+            return ReplyFault("broken", "its answer is no answer")
+        return ReplyFault("late", "was asked something later, by another process of the coordinator", reply["late"])
     if request["kind"] in ("ask", "total"):
         if not _answers(reply, request):
-            return ReplyFault("broken", "its answer belongs to another request")
+            return ReplyFault("broken", _OTHER)
         if request["kind"] == "total" and "secure" not in request and (other := _unsummed(reply["values"])) is not None:
             return ReplyFault("broken", f"its {other!r} is no sum of numbers")
         return reply
     if not isinstance(reply.get("done"), str) or reply["done"] != request["kind"]:
-        return ReplyFault("broken", "its answer belongs to another request")
+        return ReplyFault("broken", _OTHER)
     return reply
 
 

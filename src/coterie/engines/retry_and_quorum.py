@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -18,7 +19,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Ints
 from coterie.options import Checked, Option
 
-STRIKES = 3  # replies in one exchange that cannot be read before their site is left out of the run
+STRIKES = 10  # replies in a row that cannot be read, before their site is left out of the run
 
 
 def _seconds(text: str, low: float | None = None, above: float | None = None) -> Option:
@@ -87,9 +88,10 @@ class Retry:
 
     Numbers rise from request to request, so that a site tells a late one, or a copy of one, from what it was asked
     since. A site that has had a later number than it is sent, from a process of the coordinator that was killed, says
-    which, and is sent the request again with one above. ``number`` is that of the last requests; ``quarantined`` are
-    the sites that are not asked any more, and ``troubles`` those whose reply to the last requests cannot be used, with
-    the reasons.
+    which, and is sent the request again with one above. A reply says whose it is, and to what: one that was changed on
+    the way, or answers something else (it came late, or twice), is asked for again. ``number`` is that of the last
+    requests; ``quarantined`` are the sites that are not asked any more, and ``troubles`` those whose reply to the last
+    requests cannot be used, with the reasons.
     """
 
     def __init__(self, names: Sequence[str], policy: Policy, send: Send) -> None:
@@ -100,6 +102,7 @@ class Retry:
         self._send, self._links = send, [SiteLink() for _ in names]
         self._away: dict[int, float] = {}  # when a site that did not answer is asked again
         self._misses: dict[int, int] = {}  # how often it did not since it last did
+        self._strikes = Counter[int]()  # replies that could not be read since the last that could
 
     def collect(self, requests: Mapping[int, Mapping[str, Any]], parts: Mapping[int, Part]) -> dict[int, Any]:
         """The replies to ``requests`` that can be read, by site; ``parts`` are the sites' shares (none: no quorum)."""
@@ -123,7 +126,6 @@ class Retry:
         """Send the messages ``left`` until they are answered or ``end`` has come; replies go to ``found``."""
         if end <= time.monotonic():
             return
-        strikes = dict.fromkeys(left, 0)
         for attempt in range(self.policy.retries + 1):
             if attempt and left and self.policy.pause:
                 time.sleep(min(self.policy.pause, max(end - time.monotonic(), 0.0)))
@@ -131,13 +133,13 @@ class Retry:
             if not left or remaining <= 0.0:
                 break
             answers = self._carry(left, attempt, end)
-            behind = self._take(requests, left, {site: answers.get(site) for site in left}, strikes, found)
+            behind = self._take(requests, left, {site: answers.get(site) for site in left}, found)
             if behind:
                 self.number += 1
                 again = {site: self._numbered(requests[site]) for site in behind}
                 answers = self._carry(again, attempt, end)
                 left |= again
-                self._take(requests, left, {site: answers.get(site) for site in again}, strikes, found)
+                self._take(requests, left, {site: answers.get(site) for site in again}, found)
         for site in left:
             misses = self._misses[site] = self._misses.get(site, 0) + 1
             self._away[site] = time.monotonic() + self.policy.rejoin * 2 ** min(misses - 1, MOST_PATIENCE)
@@ -165,20 +167,20 @@ class Retry:
         requests: Mapping[int, Mapping[str, Any]],
         left: dict[int, bytes],
         answers: Mapping[int, bytes | None],
-        strikes: dict[int, int],
         found: dict[int, Any],
     ) -> list[int]:
         """Move what can be read of the answers from ``left`` to ``found``; the sites that have had a later number."""
         behind = []
         for site, data in answers.items():
-            answer = read_reply(data, requests[site])
+            answer = read_reply(data, requests[site], self.names[site], wire.digest(left[site]))
             if not isinstance(answer, ReplyFault):
                 found[site] = answer
+                del self._strikes[site]
                 self._links[site].learn(left[site], data or b"")
                 self.troubles.pop(self.names[site], None)
             else:
-                strikes[site] += answer.kind == "unreadable"
-                if not self._give_up(site, answer, strikes[site]):
+                self._strikes[site] += answer.kind == "unreadable"
+                if not self._give_up(site, answer):
                     if answer.kind == "late":
                         self.number = max(self.number, answer.number)
                         behind.append(site)
@@ -196,7 +198,7 @@ class Retry:
     def leave_out(self, wrong: Mapping[int, str], found: dict[int, Any]) -> None:
         """Leave out the sites whose replies are ``wrong``, by site and reason, and take them from ``found``."""
         for site, text in wrong.items():
-            self._give_up(site, ReplyFault("broken", text), 0)
+            self._give_up(site, ReplyFault("broken", text))
             del found[site]
 
     def judge(self, found: dict[int, Any], use: Callable[[int, Any], object], text: str = "{}") -> None:
@@ -246,11 +248,13 @@ class Retry:
         k = 1 + max((int(part.present[-1]) for part in asked.values()), default=-1)
         return self.policy.shortage(tally(asked.values(), k), tally((asked[s] for s in sites if s in asked), k))
 
-    def _give_up(self, site: int, trouble: ReplyFault, strikes: int) -> bool:
+    def _give_up(self, site: int, trouble: ReplyFault) -> bool:
         """Note what is wrong with a site's answer; whether asking again is of no use."""
         name, strict = self.names[site], self.policy.strict
         self.troubles[name] = trouble.text
-        if trouble.kind in ("lost", "late") or (trouble.kind == "unreadable" and (strict or strikes < STRIKES)):
+        if trouble.kind in ("lost", "late") or (
+            trouble.kind == "unreadable" and (strict or self._strikes[site] < STRIKES)
+        ):
             return False
         if strict:
             raise CoterieError(trouble.text if trouble.kind == "refused" else f"At {name}, {trouble.text}")

@@ -13,7 +13,7 @@ from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import ANEW, Folder
 from coterie.engines.client_work_and_state import BLOCK, Runner, Store
 from coterie.engines.header_compression import CoordinatorLink
-from coterie.engines.message_checks import NUMBERED, Refusal, failed, need_form, numbers
+from coterie.engines.message_checks import NUMBERED, TOLD, Refusal, failed, need_form, numbers
 from coterie.engines.routing import unequal
 from coterie.errors import CoterieError, fitting, plural
 from coterie.federation import Array, Ints, Site, State, Work, find_work
@@ -104,9 +104,10 @@ class Node:
         number = request.get("number", last if key == before else last + 1)
         if number == last and key == before:
             return reply
+        about = {"site": self._name, "to": key[:TOLD]}  # what tells the reply from all others
         if number <= last:
-            return wire.encode({"late": last})
-        reply = self._change(request, kind)
+            return wire.encode({"late": last, **about})
+        reply = wire.encode({**self._change(request, kind), **about})
         undone, self._last = self._last, (number, key, reply)
         try:
             self._save()
@@ -118,7 +119,7 @@ class Node:
             raise
         return reply
 
-    def _change(self, request: dict[str, Any], kind: str) -> bytes:
+    def _change(self, request: dict[str, Any], kind: str) -> dict[str, Any]:
         if kind in ("ask", "total"):
             self._settle(request["counted"])
             reply = self._work(request, kind == "total")
@@ -135,7 +136,7 @@ class Node:
             self._pending, self._committed = None, request["exchange"]
         else:
             told = self._secret(kind, request)
-        return wire.encode({"done": kind, **told})
+        return {"done": kind, **told}
 
     def _settle(self, counted: Exchange) -> None:
         """Commit or forget the tentative state, by the last exchange that the coordinator counted."""
@@ -152,7 +153,7 @@ class Node:
                 "restore a mark, or begin with empty folders."
             )
 
-    def _work(self, request: dict[str, Any], total: bool) -> bytes:
+    def _work(self, request: dict[str, Any], total: bool) -> dict[str, Any]:
         work, message, by = find_work(request["work"]), request["message"], request.get("by")
         work = work if self._around is None else self._around(work)
         rows = clients(request["rows"], self._run.site.clusters)
@@ -174,7 +175,7 @@ class Node:
                 values = self._secure.masked(round_, values, labels is not None)
         else:
             values, _ = self._run.rows(plan, work, message, cut)
-        return wire.encode({"exchange": request["exchange"], "values": values, "gradients": self._run.gradients})
+        return {"exchange": request["exchange"], "values": values, "gradients": self._run.gradients}
 
     def _checked(self, request: Mapping[str, Any]) -> Any:
         """The secure sum that a total is part of; None if this site does without. The two ends must agree on that."""
