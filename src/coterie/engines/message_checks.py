@@ -119,7 +119,8 @@ def read_reply(data: bytes | None, request: Mapping[str, Any], site: str, key: b
         if name in reply:
             said = reply[name] if isinstance(reply[name], str) else "it does not say what"
             return ReplyFault(kind, f"{text}{shortened(said, LONGEST)}")
-    if request["kind"] in NUMBERED and [reply.get("site"), reply.get("to")] != [site, key[:TOLD]]:
+    about = reply.get("site"), reply.get("to")
+    if request["kind"] in NUMBERED and not (tuple(map(type, about)) == (str, bytes) and about == (site, key[:TOLD])):
         return ReplyFault("lost", _OTHER)
     if "late" in reply:
         if type(reply["late"]) is not int or not 0 < reply["late"] < _FARTHEST:
