@@ -73,6 +73,25 @@ class ModuleWorkspace:
         self.fixed = {place.name: self.module.get_buffer(place.name) for place in of.buffers}
         self.generators = Generators(of.device, self.module, of.loss, of.score, *drawing)
 
+    @contextmanager
+    def moving(self, theta: Tensor) -> Iterator[list[Tensor]]:
+        """Take a model (d,), whose layers (1, ...) move in the row itself, or come back to it in the end.
+
+        Copied are those alone that lie otherwise in the module: kernels of images, and buffers.
+        """
+        views, here = self.of.views(theta), self.of.device.type == "cpu"
+        homes = [(layer, layer.data) for layer in self.layers if here and not (self.of.images and layer.ndim == 4)]
+        at = {id(layer): views[place.name] for place, layer in zip(self.of.parameters, self.layers, strict=True)}
+        try:
+            for layer, _ in homes:
+                layer.data = at[id(layer)]
+            self.load(theta)
+            yield [layer.data[None] for layer in self.layers]
+            self.unload(theta)
+        finally:
+            for layer, home in homes:
+                layer.data = home
+
     @torch.no_grad()
     def load(self, theta: Tensor, anew: bool = True) -> None:
         """Take a model (d,), and nothing of the one before unless not ``anew``.
@@ -83,7 +102,8 @@ class ModuleWorkspace:
             self.snapshot.restore()
         views = self.of.views(theta)
         for place, tensor in zip(self.of.places, (*self.layers, *self._buffers()), strict=True):
-            put(tensor, views[place.name])
+            if views[place.name].data_ptr() != tensor.data_ptr():
+                put(tensor, views[place.name])
             if place.name.endswith("running_var"):
                 tensor.clamp_(min=0.0)
 
@@ -97,7 +117,8 @@ class ModuleWorkspace:
         """Write the model to a row (d,); a buffer that has another shape by now is as the model came."""
         views = self.of.views(theta)
         for place, tensor in zip(self.of.places, (*self.layers, *self._buffers()), strict=True):
-            views[place.name].copy_(tensor)
+            if views[place.name].data_ptr() != tensor.data_ptr():
+                views[place.name].copy_(tensor)
         self.of.base.need_unchanged()
 
     def training(self, rows: int) -> None:
@@ -240,13 +261,10 @@ class SequentialClients:
         out = torch.empty(theta.shape, dtype=theta.dtype, device=theta.device)
 
         def one(i: int, seed: Seed) -> None:
-            workspace = self.workspace
-            workspace.load(theta[i])
-            layers = [layer.data[None] for layer in workspace.layers]
-            stepper = Stepper(self.of, layers, by.of(np.array([i])), self.training)
-            for grads in self._gradients(i, by, batch, seed):
-                stepper.step(grads)
-            workspace.unload(out[i])
+            with self.workspace.moving(out[i].copy_(theta[i])) as layers:
+                stepper = Stepper(self.of, layers, by.of(np.array([i])), self.training)
+                for grads in self._gradients(i, by, batch, seed):
+                    stepper.step(grads)
             if by.on is not None:  # statistics of layers that rest do, too
                 p, move = self.of.p, self.of.tensor(by.on)
                 out[i, p:] = torch.where(move[p:] > 0, out[i, p:], theta[i, p:])
