@@ -16,14 +16,10 @@ from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport, Reply
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, client_models
 from coterie.numerics.arrays import Floats
+from coterie.objectives.gradient_steps import Second
+from coterie.objectives.mean_loss import mix
 from coterie.objectives.parameters import parameter_mask
 from coterie.options import Option
-
-
-def mix(alpha: Floats, v: Floats, w: Floats) -> Floats:
-    """The mixture (m, d)."""
-    a = alpha.astype(w.dtype)[:, None]
-    return a * v + (1.0 - a) * w
 
 
 @work
@@ -34,21 +30,16 @@ def update(
 
     A client's first v_i is the first w that it is sent.
     """
-    steps, x = client.epoch_steps(site, E, B), np.array(client.received(site, w, transport))
-    before = np.array(site.state.get("v", x))  # of its own: x moves below
-    v, a = np.array(before), np.array(site.state.get("alpha", np.full(len(site), alpha)))
-    moves, turn = ~parameter_mask(site.objective), np.zeros(len(site))
-    for s in range(int(steps.max(initial=0))):
-        on = slice(None) if s < steps.min() else np.flatnonzero(steps > s)  # of all, nothing is copied
-        here, done = site.take(on), t * steps[on] + s
-        along = mix(a[on], v[on], x[on])
-        along -= client.train(here, along, eta, 1, done, B, plain=True)  # eta times the mixture's gradient
-        if adaptive and s == 0:
-            turn[on] = np.sum((v[on] - x[on]) * along * moves, axis=1)
-        along *= a[on].astype(v.dtype)[:, None]
-        v[on] -= along
-        x[on] = client.train(here, x[on], eta, 1, done, B, plain=True)
-        a = np.clip(a - turn, 0.0, 1.0) if s == 0 else a
+    steps, x = client.epoch_steps(site, E, B), client.received(site, w, transport)
+    v = before = site.state.get("v", x)
+    a, done = site.state.get("alpha", np.full(len(site), alpha)), t * steps
+    if adaptive:  # by the gradient of the first step, which v goes along by the alpha before
+        y, whole = client.train_beside(site, x, Second(v, a, np.ones(len(a))), eta, 1, done, B)
+        along, moves = v - whole, ~parameter_mask(site.objective)  # eta times the mixture's gradient
+        turn = np.sum((v - x) * along * moves, axis=1)
+        x, v, steps, done = y, v - a.astype(v.dtype)[:, None] * along, steps - 1, done + 1
+        a = np.clip(a - turn, 0.0, 1.0)
+    x, v = client.train_beside(site, x, Second(v, a, a), eta, steps, done, B)
     good = client.finite(x, v)
     site.state["v"] = np.where(good[:, None], v, before)
     site.state["alpha"] = np.where(good, a, site.state.get("alpha", np.full(len(site), alpha)))

@@ -76,6 +76,18 @@ class Walk:
         return replace(self, eta=eta, steps=steps, draws=draws, anchor=anchor, shift=shift)
 
 
+@dataclass(frozen=True)
+class Second:
+    """A second model v of every client, beside the one that walks: both look at the same rows in every step.
+
+    It goes along ``pace`` times the gradient at ``share v + (1 - share) theta``, where theta is as far as v is.
+    """
+
+    v: Floats  # (m, d)
+    share: Floats  # (m,)
+    pace: Floats  # (m,)
+
+
 @runtime_checkable
 class Sampled(Protocol):
     """An objective over rows that takes local steps itself, as :class:`WeightedRows` and torch models do."""

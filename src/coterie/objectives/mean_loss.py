@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.constants import hessians
-from coterie.objectives.gradient_steps import Draws, Sampled, Walk, WeightedRows, full_gradient
+from coterie.objectives.gradient_steps import Draws, Sampled, Second, Walk, WeightedRows, full_gradient
 from coterie.objectives.quadratic import NoisyQuadratic
 
 
@@ -49,6 +49,30 @@ def walk(objective: Any, theta: Floats, by: Walk) -> Floats:
         move = by.eta[go, None] * (g if by.anchor is None else g + by.pull * (at[go] - by.anchor[go]))
         at[go] -= move if by.on is None else by.on * move
     return at
+
+
+def mix(share: Floats, v: Floats, w: Floats) -> Floats:
+    """``share v + (1 - share) w`` (m, d)."""
+    a = share.astype(w.dtype)[:, None]
+    return a * v + (1.0 - a) * w
+
+
+def walk_beside(objective: Any, theta: Floats, by: Walk, second: Second) -> tuple[Floats, Floats]:
+    """Where plain gradient steps lead from theta (m, d), each from rest, and a model beside it."""
+    both: Any = objective.walk_beside(theta, by, second) if hasattr(objective, "walk_beside") else ()
+    if len(both):
+        return both[0], both[1]
+    at, v = np.array(theta), np.array(second.v)
+    for s in range(int(by.steps.max(initial=0))):
+        on = slice(None) if s < by.steps.min() else np.flatnonzero(by.steps > s)  # of all, nothing is copied
+        here, share, draws = objective.take(on), second.share[on], by.draws.of(on, s)
+        one = Walk(by.eta[on], np.ones(len(share), dtype=np.int64), draws, plain=True)
+        along = mix(share, v[on], at[on])
+        along -= walk(here, along, one)  # eta times the mixture's gradient
+        along *= second.pace[on].astype(v.dtype)[:, None]
+        v[on] -= along
+        at[on] = walk(here, at[on], one)
+    return at, v
 
 
 def gradient(objective: Any, theta: Floats, draws: Draws) -> Floats:

@@ -17,8 +17,8 @@ from coterie.errors import CoterieError
 from coterie.federation import Site, work
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints, neighbours
-from coterie.objectives.gradient_steps import Draws, Walk
-from coterie.objectives.mean_loss import sizes, walk
+from coterie.objectives.gradient_steps import Draws, Second, Walk
+from coterie.objectives.mean_loss import sizes, walk, walk_beside
 from coterie.objectives.parameters import has_finite_gradient, initial_parameters, parameter_mask
 
 
@@ -126,13 +126,24 @@ def train(
 
     ``done`` steps came before them, which keys the rows that they draw; these and eta are numbers, or (m,).
     """
+    by = _walk(site, eta, steps, done, batch, stream, **beside)
+    site.count(gradients=int(by.steps.sum()))
+    return walk(site.objective if objective is None else objective, start, by)
+
+
+def train_beside(
+    site: Site, start: Floats, second: Second, eta: float, steps: Ints | int, done: Ints | int, batch: int
+) -> tuple[Floats, Floats]:
+    """The same for two models (m, d) of every client: plain steps, each from rest."""
+    by = _walk(site, eta, steps, done, batch, "rows", plain=True)
+    site.count(gradients=2 * int(by.steps.sum()))
+    return walk_beside(site.objective, start, by, second)
+
+
+def _walk(site: Site, eta: float, steps: Ints | int, done: Ints | int, batch: int, stream: str, **beside: Any) -> Walk:
     steps, done = (np.array(np.broadcast_to(each, len(site)), dtype=np.int64) for each in (steps, done))
     draws = Draws(keyed_random.starts(site.seed, stream, site.ids), done, batch)
-    site.count(gradients=int(steps.sum()))
-    on = site.objective if objective is None else objective
-    return walk(
-        on, start, Walk(np.array(np.broadcast_to(np.asarray(eta, dtype=np.float64), len(site))), steps, draws, **beside)
-    )
+    return Walk(np.array(np.broadcast_to(eta, len(site)), dtype=np.float64), steps, draws, **beside)
 
 
 def features(site: Site, theta: Floats, head: Sequence[str]) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from coterie.objectives.deep.sequential import SequentialClients, explained
 from coterie.objectives.deep.several import losses_of
 from coterie.objectives.deep.side_effects import batches, find_side_effects
 from coterie.objectives.deep.validate import moving_buffers, validate
-from coterie.objectives.gradient_steps import Draws, RowRanges, Walk
+from coterie.objectives.gradient_steps import Draws, RowRanges, Second, Walk
 from coterie.objectives.row_kernels import owned_rows, row_ranges, weighted_means, weighted_sums
 
 Work = Callable[[Any, Tensor, Walk, Batch], Tensor]
@@ -297,6 +298,11 @@ class Deep(RowRanges):
         self.walked["steps"] = max(self.walked.get("steps", 0), int(by.steps.max(initial=0)))
         return self._trained(theta, by, "A step of", BatchedClients.walk, SequentialClients.walk)
 
+    def walk_beside(self, theta: Floats, by: Walk, second: Second) -> Any:
+        """Both models (2, m, d) after the steps of ``mean_loss.walk_beside``; none where each is to move by itself."""
+        alone = partial(SequentialClients.walk_beside, v=self._theta(second.v), second=second)
+        return self._trained(theta, by, "A step of", alone, alone) if self.batched is None or len(self) < FEW else ()
+
     def _trained(self, theta: Floats, by: Walk, doing: str, together: Work, alone: Work) -> Floats:
         """What is made of theta (m, d) ``together``, by so many clients at a time, or else by each ``alone``."""
         self._need_targets()
@@ -391,5 +397,4 @@ class Deep(RowRanges):
     def targets(self) -> npt.NDArray[Any]:
         """Targets of every row, client after client (sum of counts, ...)."""
         self._need_targets()
-        y = self.rows.gather(owned_rows(self.starts, self.stops)[1])[1]
-        return np.asarray(y.cpu().numpy())
+        return np.asarray(self.rows.gather(owned_rows(self.starts, self.stops)[1])[1].cpu().numpy())

@@ -26,7 +26,7 @@ from coterie.objectives.deep.module_snapshot import Snapshot
 from coterie.objectives.deep.random_generators import Generators, Seed
 from coterie.objectives.deep.rows import Rows
 from coterie.objectives.deep.several import called, doubled
-from coterie.objectives.gradient_steps import FeatureTerm, Walk
+from coterie.objectives.gradient_steps import FeatureTerm, Second, Walk
 
 LOOK = 2048  # rows of one forward pass where no gradient is needed
 AHEAD = 1024  # rows that are looked up at once, of several steps
@@ -175,21 +175,24 @@ class SequentialClients:
     @property
     def workspace(self) -> ModuleWorkspace:
         """The one of the present thread."""
-        if not hasattr(self._local, "workspace"):
-            self._local.workspace = ModuleWorkspace(self.of, *self.drawing)
-        workspace: ModuleWorkspace = self._local.workspace
+        return self._workspace("first")
+
+    def _workspace(self, name: str) -> ModuleWorkspace:
+        if not hasattr(self._local, name):
+            setattr(self._local, name, ModuleWorkspace(self.of, *self.drawing))
+        workspace: ModuleWorkspace = getattr(self._local, name)
         return workspace
 
     def forget(self) -> None:
         """Drop the workspaces of all threads, as their modules are others now."""
         self._local = threading.local()
 
-    def each(self, work: Ints, run: Callable[[int, Seed], None]) -> None:
+    def each(self, work: Ints, run: Callable[[int, Seed], None], again: bool = True) -> bool:
         """Call ``run(i, seed)`` for every client; ``seed(key, step)`` is to be called before each of its steps.
 
         Threads share generators, so that clients side by side must not draw. Where they turn out to have, all are run
-        once more, one after another, with generators that are set by key. What a call raises comes as :class:`Failed`,
-        which says whose it was.
+        once ``again``, one after another, with generators that are set by key; or not, and the answer is False. What a
+        call raises comes as :class:`Failed`, which says whose it was.
         """
 
         def mine(seed: Seed, i: int) -> None:
@@ -201,11 +204,14 @@ class SequentialClients:
                 raise Failed(i) from problem
 
         if not self.of.random and self.of.common.quiet(lambda: self._spread(work, partial(mine, _unset))):
-            return
+            return True
         self.of.random = True
+        if not again:
+            return False
         with self.workspace.generators.kept() as seed:
             for i in range(len(work)):
                 mine(seed, i)
+        return True
 
     def _spread(self, work: Ints, run: Callable[[int], None]) -> None:
         """Call ``run(i)`` for every client, in one-thread tasks side by side where there are enough of them.
@@ -219,8 +225,8 @@ class SequentialClients:
         else:
             list(_pool(cores).map(run, np.argsort(-work, kind="stable").tolist()))
 
-    def _gradients(self, i: int, by: Walk, batch: Batch, seed: Seed) -> Iterator[list[Tensor]]:
-        """Gradients of the layers of a client's model, which is loaded, before each of its steps."""
+    def _gradients(self, i: int, by: Walk, batch: Batch, seed: Seed, *more: ModuleWorkspace) -> Iterator[Any]:
+        """Gradients of the layers of a client's model, which is loaded, and of ``more``, before each of its steps."""
         first, many, key = int(by.draws.first[i]), int(by.steps[i]), by.draws.keys[i : i + 1]
         ahead = max(AHEAD // by.draws.size, 1) if by.draws.size and self._looks_ahead else 1
         moves, size = moving(self.of, by), self.training.at_once
@@ -231,10 +237,15 @@ class SequentialClients:
             rows = batch(np.full(len(now), i), now)
             for s in range(len(now)):
                 x, y, scale = (part[s] for part in rows)
-                drawn, few = drawing(self.of, key, now[s : s + 1]), size or max(len(y), 1)
-                parts = ((x[b : b + few], y[b : b + few], scale[b : b + few]) for b in range(0, max(len(y), 1), few))
-                each = (self.workspace.gradient(part, ridge, drawn, moves, by.beside) for part in parts)
-                yield reduce(lambda one, more: [a + b for a, b in zip(one, more, strict=True)], each)
+                few = size or max(len(y), 1)
+                parts = [(x[b : b + few], y[b : b + few], scale[b : b + few]) for b in range(0, max(len(y), 1), few)]
+                found = []
+                for space in (self.workspace, *more):
+                    drawn = drawing(self.of, key, now[s : s + 1])
+                    each = (space.gradient(part, ridge, drawn, moves, by.beside) for part in parts)
+                    found.append(reduce(lambda one, other: [a + b for a, b in zip(one, other, strict=True)], each))
+                yield found
+                del found  # its memory is that of the next
 
     @property
     def _looks_ahead(self) -> bool:
@@ -249,7 +260,7 @@ class SequentialClients:
         def one(i: int, seed: Seed) -> None:
             self.workspace.load(theta[i])
             views = self.of.views(out[i])
-            for grads in self._gradients(i, by, batch, seed):
+            for (grads,) in self._gradients(i, by, batch, seed):
                 for place, g in zip(self.of.parameters, grads, strict=True):
                     views[place.name].copy_(g[0])
 
@@ -263,7 +274,7 @@ class SequentialClients:
         def one(i: int, seed: Seed) -> None:
             with self.workspace.moving(out[i].copy_(theta[i])) as layers:
                 stepper = Stepper(self.of, layers, by.of(np.array([i])), self.training)
-                for grads in self._gradients(i, by, batch, seed):
+                for (grads,) in self._gradients(i, by, batch, seed):
                     stepper.step(grads)
             if by.on is not None:  # statistics of layers that rest do, too
                 p, move = self.of.p, self.of.tensor(by.on)
@@ -271,6 +282,28 @@ class SequentialClients:
 
         self.each(by.steps, one)
         return out
+
+    @property
+    def takes_two(self) -> bool:
+        """Whether two models of a client may move side by side: nothing is shared that the one would change."""
+        return not (self.of.random or self.of.buffers) and self.training.clip is None
+
+    def walk_beside(self, theta: Tensor, by: Walk, batch: Batch, v: Tensor, second: Second) -> Tensor:
+        """Where steps lead two models (2, m, d) of every client; none where something draws by no key, or counts."""
+        out = torch.empty((2, *theta.shape), dtype=theta.dtype, device=theta.device)
+
+        def one(i: int, seed: Seed) -> None:
+            share, eta, pace = (float(numbers[i]) for numbers in (second.share, by.eta, second.pace))
+            here, there, space = out[0, i].copy_(theta[i]), out[1, i].copy_(v[i]), self._workspace("second")
+            own = [self.of.views(there)[place.name][None] for place in self.of.parameters]
+            with self.workspace.moving(here) as layers, space.moving(torch.lerp(here, there, share)) as mixed:
+                for grads, at_mixture in self._gradients(i, by, batch, seed, space):
+                    torch._foreach_add_(own, at_mixture, alpha=-eta * pace)
+                    torch._foreach_add_(layers, grads, alpha=-eta)
+                    for between, w, apart in zip(mixed, layers, own, strict=True):
+                        torch.lerp(w, apart, share, out=between)
+
+        return out if self.takes_two and self.each(by.steps, one, again=False) else out[:0]
 
     def outputs(self, theta: Tensor, x: Any, head: Sequence[str] = ()) -> Tensor:
         """What a model (d,) makes of inputs (b, ...), in evaluation mode; or the features that ``head`` is given."""
