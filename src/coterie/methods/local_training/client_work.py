@@ -140,7 +140,7 @@ def train_beside(
     return walk_beside(site.objective, start, by, second)
 
 
-def _walk(site: Site, eta: float, steps: Ints | int, done: Ints | int, batch: int, stream: str, **beside: Any) -> Walk:
+def _walk(site: Site, eta: Any, steps: Ints | int, done: Ints | int, batch: int, stream: str, **beside: Any) -> Walk:
     steps, done = (np.array(np.broadcast_to(each, len(site)), dtype=np.int64) for each in (steps, done))
     draws = Draws(keyed_random.starts(site.seed, stream, site.ids), done, batch)
     return Walk(np.array(np.broadcast_to(eta, len(site)), dtype=np.float64), steps, draws, **beside)
