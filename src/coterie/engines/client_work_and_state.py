@@ -23,7 +23,7 @@ from coterie.numerics import mapped_arrays
 
 T = TypeVar("T")
 _ALL = Segments(None, np.zeros(1, np.int64), slice(0, 1))
-BLOCK, NUMBERS = 4096, 1 << 24
+BLOCK, NUMBERS = 4096, 1 << 23
 
 
 @dataclass(frozen=True)

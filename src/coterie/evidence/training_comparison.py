@@ -159,7 +159,8 @@ def compare(
                     f"'{place}' has no checkpoint of {listed(methods)} with seed {seed} to resume from: begin without "
                     "--resume."
                 )
-            inner = problem.inside()
+            tried = {name: len(trained_method(name, config.folder).settings(config.given(name))) for name in methods}
+            inner = problem.inside() if max(tried.values()) > 1 else problem  # one setting needs no other rows
             for name in methods:
                 where = name if alone and len(seeds) == 1 else f"seed {k + 1} of {len(seeds)}, {name}"
                 own = folders[name]
@@ -167,7 +168,6 @@ def compare(
                 setting = {} if again else pick(inner, name, watch, where)
                 run = train(problem, name, setting, [*watch(where), *watching], own, again)
                 runs.setdefault(name, []).append(run if models and k == 0 else replace(run, theta=None, shared=None))
-    tried = {name: len(trained_method(name, config.folder).settings(config.given(name))) for name in methods}
     config = config if first is None else first.config
     classes = config.model["path"] == "softmax" or config.model["loss"] == "cross_entropy"
     counts = first.data.class_counts if first is not None and classes else None

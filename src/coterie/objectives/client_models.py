@@ -14,7 +14,7 @@ import numpy as np
 from coterie.numerics.arrays import Bools, Floats, neighbours
 from coterie.numerics.mapped_arrays import release
 
-AT_ONCE = 1 << 24  # about how many numbers of models are worked on at a time
+AT_ONCE = 1 << 23  # about how many numbers of models are worked on at a time
 LARGE = 1 << 27  # of so many numbers, models are not made all at once
 
 

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
-from coterie.objectives.deep import Deep
+from coterie.objectives.deep import Deep, sequential
+from coterie.objectives.deep.several import called
 from coterie.objectives.gradient_steps import Draws, Sampled, Walk
 from tests.objectives.deep.twin import flat, load, rows_of, shuffled_rows_of, walked
 
@@ -256,6 +257,26 @@ def test_first_models_are_a_function_of_the_seed() -> None:
     np.testing.assert_array_equal(objective.start(1), objective.start(1))
     assert (objective.start(1) != objective.start(2)).mean() > 0.9
     assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_a_first_model_is_made_once_for_all_blocks_of_clients() -> None:
+    """10,000 clients in blocks of 28 asked for it 1,100 times a round, each time a module of its own."""
+    made: list[nn.Module] = []
+    objective = deep(lambda: made.append(mlp()) or made[-1])
+    first, many = objective.start(1), len(made)
+    first[:] = 0.0  # a caller's own
+    assert objective.take(slice(0, 2)).start(1).any() and len(made) == many
+    assert (objective.start(2) != objective.start(1)).any() and (objective.start(1) == deep().start(1)).all()
+
+
+def test_rows_of_an_evaluation_are_as_many_as_the_largest_layer_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the CNN the first layer gives 4 * 4 * 4 = 64 numbers for a row, more than the 72 of the input leave."""
+    objective, theta = deep(cnn, (2, 6, 6), batched=False), deep(cnn, (2, 6, 6)).start(0)
+    whole, sizes = objective.value(theta), list[int]()
+    monkeypatch.setattr(sequential, "NUMBERS", 10 * 64)
+    monkeypatch.setattr(sequential, "called", lambda module, x: sizes.append(len(x)) or called(module, x))
+    np.testing.assert_allclose(objective.value(theta), whole, rtol=1e-12)
+    assert sizes == [10] * 5 + [5] and sum(sizes) == N
 
 
 def test_a_module_is_its_own_start_and_is_never_changed() -> None:

@@ -231,11 +231,12 @@ def current_models(fed: Federation, state: State, transport: ModelTransport) -> 
     if w.ndim > 1 or m * len(state["whole"]) <= LARGE:
         return client_models(fed, state, client.current_model, w=w, transport=transport)
     whole, own = state["whole"].copy(), ~state["shared"]
-    whole[~own], personal = w, np.tile(whole[own], (m, 1))
+    whole[~own] = w
     replies = fed.ask(client.personal_layers, transport=transport)
     if len(replies.rows) == m:
-        personal = replies["layers"]
-    elif replies:
+        return ClientModels(whole, own, replies["layers"])
+    personal = np.tile(whole[own], (m, 1))
+    if replies:
         personal[replies.to[replies.rows]] = replies["layers"]
     return ClientModels(whole, own, personal)
 

@@ -28,7 +28,8 @@ from coterie.objectives.deep.rows import Rows
 from coterie.objectives.deep.several import called, doubled
 from coterie.objectives.gradient_steps import FeatureTerm, Second, Walk
 
-LOOK = 2048  # rows of one forward pass where no gradient is needed
+LOOK = 2048  # most rows of one forward pass where no gradient is needed
+NUMBERS = 1 << 22  # most numbers that one layer of it gives
 AHEAD = 1024  # rows that are looked up at once, of several steps
 
 
@@ -314,6 +315,11 @@ class SequentialClients:
             outputs = workspace.forward(x)
             return features_of(self.of, taken, x, head) if head else outputs
 
+    @property
+    def look(self) -> int:
+        """How many rows a forward pass has where no gradient is needed."""
+        return max(min(LOOK, NUMBERS // self.of.widest), 1)
+
     def per_row(
         self,
         theta: Tensor,
@@ -327,7 +333,7 @@ class SequentialClients:
         """The same as of batched clients, rows ``index[edges[i] : edges[i + 1]]`` with the model i."""
         for i in range(len(edges) - 1):
             lo, stop = int(edges[i]), int(edges[i + 1])
-            size = max(stop - lo, 1) if self.of.mixes else self.training.at_once or LOOK
+            size = max(stop - lo, 1) if self.of.mixes else self.training.at_once or self.look
             for part, at in enumerate(range(lo, stop, size)):
                 hi = min(at + size, stop)
                 if seed is not None:

@@ -5,11 +5,13 @@ Whatever goes wrong in it becomes one sentence, with shapes, torch's own first l
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.errors import RAISED, CoterieError
 from coterie.numerics.arrays import Ints
@@ -36,7 +38,9 @@ def validate(sequential: SequentialClients, rows: Rows, counts: Ints) -> None:
             rows.probe()
         for size in (1, 2):
             x, y = rows.gather(np.array([0, len(rows) - 1][:size]))
-            outputs = _outputs(of, workspace, x, training=False)
+            with sizes(workspace.module) as seen:
+                outputs = _outputs(of, workspace, x, training=False)
+            of.widest = max(of.widest, *seen)
             if isinstance(rows, Tensors) and not rows.known:
                 continue
             _known(of, outputs, rows)
@@ -50,6 +54,22 @@ def validate(sequential: SequentialClients, rows: Rows, counts: Ints) -> None:
             f"The model makes '{late[0]}' while rows pass through it, so that it would never be trained: make all "
             "layers and parameters in __init__."
         )
+
+
+@contextmanager
+def sizes(module: nn.Module) -> Iterator[list[int]]:
+    """How many numbers each layer gives for a row, while it is called."""
+    seen = [1, 1]
+
+    def see(layer: nn.Module, given: Any, out: Any) -> None:
+        seen.append(out[0].numel() if isinstance(out, Tensor) and out.ndim and len(out) else 1)
+
+    hooks = [layer.register_forward_hook(see) for layer in module.modules()]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def moving_buffers(sequential: SequentialClients, rows: Rows) -> set[str]:
