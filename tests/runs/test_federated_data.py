@@ -168,3 +168,55 @@ def test_rows_held_back_keep_their_weights_and_wrong_ones_are_said():
     for wrong in (-weights, np.zeros(N), np.where(weights > 9, np.nan, 1.0), np.stack([weights, weights], 1)):
         with pytest.raises(CoterieError, match=names("'w' weigh row number")):
             problem({"w": wrong}, weights="w")
+
+
+DATASETS = """
+import numpy as np
+
+class Notes:
+    def __init__(self, shift):
+        self.shift = shift
+    def __len__(self):
+        return 8
+    def __getitem__(self, i):
+        return {"note": "ab" * (1 + (i + self.shift) % 3), "good": i % 2}
+
+def source():
+    return {"ann": Notes(0), "bob": Notes(1)}
+
+def pairs():
+    return {who: [(np.full(2, float(i)), i % 2) for i in range(8)] for who in ("ann", "bob")}
+
+def pad(items):
+    wide = max(len(item["note"]) for item in items)
+    codes = [[ord(c) - 96 for c in item["note"]] + [0] * (wide - len(item["note"])) for item in items]
+    return np.array(codes, dtype=float), np.array([item["good"] for item in items])
+
+def lost(items):
+    return pad(items[1:])
+"""
+
+
+def test_a_function_gives_datasets_by_client_and_another_puts_their_items_together(tmp_path):
+    (tmp_path / "my_notes.py").write_text(DATASETS)
+
+    def made(**data):
+        return federated(Config.of({"data": data, "model": {"path": "softmax"}}, tmp_path), 0)
+
+    found = made(source="my_notes:source", collate="my_notes:pad")
+    assert found.labels == ("ann", "bob") and found.train.X.shape[1:] == (6,)
+    rows = np.concatenate([found.train.X, found.test.X])
+    lengths = sorted(2 * (1 + (i + shift) % 3) for shift in (0, 1) for i in range(8))
+    assert sorted((rows > 0).sum(axis=1).tolist()) == lengths and len(rows) == 16
+    assert made(source="my_notes:pairs").train.X.shape[1:] == (2,)
+    for data, says in (
+        ({"source": "my_notes:source"}, "Client ann must have"),
+        ({"source": "my_notes:source", "collate": "my_notes:lost"}, "for 16 items"),
+        ({"source": "my_notes:source", "collate": "my_notes:Notes"}, r"must make \(X, y\) of a list of items"),
+        (
+            {"source": "my_notes:pad", "args": {"items": [{"note": "a", "good": 1}]}, "collate": "my_notes:pad"},
+            "puts items",
+        ),
+    ):
+        with pytest.raises(CoterieError, match=says):
+            made(**data)

@@ -62,8 +62,8 @@ CASES = {
     ("privacy", "seed"): ({"privacy": NOISY}, 8),
 }
 """Sections in which another value of a key is to change something, and that value."""
-RIGHTLY = {("run", "strict"), ("privacy", "quorum")}
-"""What changes nothing where no client is broken and all answer."""
+RIGHTLY = {("run", "strict"), ("privacy", "quorum"), ("data", "collate")}
+"""What changes nothing where no client is broken and all answer; Datasets are in test_federated_data.py."""
 KEYS = [(name, key) for name in ("data", "run", "privacy") for key in declared(SECTIONS[name])]
 MATTER = [(name, key) for name, key in KEYS if declared(SECTIONS[name])[key].option.matters]
 
@@ -128,6 +128,7 @@ def test_a_key_without_what_it_goes_with_is_refused(name, key):
     [
         {"data": {"validation": 0.3}},
         {"data": {"source": "digits", "args": {"n": 3}}},
+        {"data": {"source": "digits", "collate": "json:loads"}},
         {"data": {"source": "digits", "group": "kind"}},
         {"privacy": {"noise": 1.0}},
         {"privacy": NOISY, "method": {"name": "local"}},

@@ -54,6 +54,10 @@ class Data:
     args: Annotated[dict[str, Any], Option("Arguments of the function, or of the reader.")] = field(
         default_factory=dict
     )
+    collate: Annotated[
+        str | None,
+        Option("Of Datasets that the function gives by client: package.module:function of a list of items."),
+    ] = None
     rows: Annotated[int, Option("Rows that are taken; 0 takes all.", low=0)] = 0
     partition: Annotated[
         Literal["auto", "iid", "dirichlet", "extended-dirichlet", "quantity", "pathological", "shards"]

@@ -40,9 +40,10 @@ from coterie.federation import Array
 from coterie.files import local
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.row_kernels import owned_rows
+from coterie.runs import in_memory
 from coterie.runs.config import Config, called
 from coterie.runs.config_keys import DEALT, Data
-from coterie.runs.in_memory import ROWS, SPLIT, Held, need_named
+from coterie.runs.in_memory import ROWS, SPLIT, Held, collated, need_named
 
 Table = dict[str, Array]
 PACKAGED = ("digits", "fashion-mnist")
@@ -303,6 +304,8 @@ def source(config: Config) -> tuple[Table, tuple[str, ...]]:
 def _source(config: Config) -> Table:
     """The arrays of anything but a table."""
     name, args = config.data["source"], config.data["args"]
+    if config.data["collate"] is not None and (isinstance(name, Held) or ":" not in name):
+        raise CoterieError("collate of [data] changes nothing but of Datasets that a function gives as the source.")
     if isinstance(name, Held):
         return _checked(ROWS, name.value)
     need_named(name, "The rows", "give them to coterie.fit, or name a .npz file as data.source")
@@ -323,6 +326,11 @@ def _source(config: Config) -> Table:
         found = _npz(config.folder / local(name))
     elif ":" in name:
         found = called(config.load(name, "The data source"), f"The data source '{name}'", args)
+        if config.data["collate"] is not None:
+            what = f"collate of [data] ('{config.data['collate']}')"
+            found = collated(found, config.load(config.data["collate"], what), what)
+        elif isinstance(found, dict) and not {"X", "y"} <= found.keys():
+            found = in_memory.rows(found).value
     else:
         hint = nearest(name, PACKAGED) or f" There are {', '.join(PACKAGED)}, files, folders, package.module:function."
         raise CoterieError(f"There are no data called '{name}'.{hint}")

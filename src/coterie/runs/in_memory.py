@@ -134,6 +134,29 @@ def _by_client(given: Mapping[Any, Any]) -> dict[str, Any]:
     return {"X": X, "y": y, "client": np.repeat([str(label) for label in parts], counts)}
 
 
+def collated(given: Any, collate: Any, what: str) -> dict[str, Any]:
+    """The rows of a mapping from clients to Datasets, all of whose items one ``collate`` puts together, read once.
+
+    A CoterieError, which names ``what`` collates, where there are no Datasets, or something else than rows comes back.
+    """
+    sized = isinstance(given, Mapping) and given and not {"X", "y"} <= given.keys()
+    if not sized or not all(hasattr(own, "__getitem__") and hasattr(own, "__len__") for own in given.values()):
+        raise CoterieError(f"{what} puts items of Datasets together: let source give a mapping from clients to these.")
+    try:
+        found = collate([own[i] for own in given.values() for i in range(len(own))])
+        X, y = (as_inputs(_arrays(part), "X or y") if isinstance(part, Mapping) else _array(part) for part in found)
+    except RAISED as e:
+        raise CoterieError(f"{what} must make (X, y) of a list of items: {shortened(str(e), 120)}.") from e
+    counts = [len(own) for own in given.values()]
+    if not X.ndim or not y.ndim or not len(X) == len(y) == sum(counts):
+        raise CoterieError(f"{what} gives X of shape {X.shape} and y of shape {y.shape} for {sum(counts):,} items.")
+    return {"X": X, "y": y, "client": np.repeat([str(label) for label in given], counts)}
+
+
+def _arrays(parts: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(name): _array(part) for name, part in parts.items()}
+
+
 def _pair(label: Any, own: Any) -> tuple[Any, Any]:
     """Inputs and outcomes of a client, whose Dataset is read once."""
     fixed = True
