@@ -43,6 +43,16 @@ def work(function: W) -> W:
     return function
 
 
+def nonnegative(*names: str) -> Callable[[W], W]:
+    """Mark what client work returns under ``names`` as sums of squares or counts: a site that sends less is broken."""
+
+    def mark(function: W) -> W:
+        function.nonnegative = names  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
 def work_name(function: Work) -> str:
     """The name under which ``function`` travels; a CoterieError if it is not marked with :func:`work`."""
     name: str | None = getattr(function, "work_name", None)

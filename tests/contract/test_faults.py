@@ -175,18 +175,21 @@ def test_files_of_a_site_do_not_pile_up(tmp_path):
     assert len(files) <= 4 and "head" in files  # the head, two marks, and what is pending
 
 
-def test_a_full_disk_at_a_site_is_not_an_exchange(tmp_path, monkeypatch):
-    fed = federation(folder=tmp_path)
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_site_with_a_full_disk_is_missing_and_no_exchange_happened_there(strict, tmp_path):
+    fed = federation(folder=tmp_path, policy=Policy(strict=strict, retries=1))
     fed.ask(add, x=1.0)
-
-    def full(*args, **options):
-        raise OSError("No space left")
-
-    with monkeypatch.context() as patch, pytest.raises(CoterieError, match="No space left"):
-        patch.setattr("coterie.files.write", full)
-        fed.ask(add, x=10.0)
+    folder, fed._nodes[1]._folder = fed._nodes[1]._folder, Full()
+    assert fed.ask(add, x=10.0).missing.tolist() == fed.sites[1].tolist()
+    assert fed.troubles == {"site 1": "its state cannot be written (no space left on device)"} and not fed.quarantined
+    fed._nodes[1]._folder = folder
     fed.ask(add, x=100.0)
-    np.testing.assert_array_equal(fed.ask(read)["u"], 101.0)
+    np.testing.assert_array_equal(fed.ask(read)["u"], [111.0] * 4 + [101.0] * 4 + [111.0] * 4)
+
+
+class Full:
+    def save(self, head, sets):
+        raise OSError(28, "No space left on device")
 
 
 def test_a_damaged_file_is_named(tmp_path):

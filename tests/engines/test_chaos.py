@@ -13,7 +13,7 @@ from coterie.engines.retry_and_quorum import Policy
 from coterie.engines.secure_sum import Secure, secure_sites
 from coterie.engines.site_enrolment import Remote
 from tests.contract.cases import quadratic
-from tests.contract.test_faults import add, read
+from tests.contract.test_faults import Full, add, read
 from tests.engines.faults import MOMENTS, CrashError, Mortal
 from tests.engines.sites import nodes
 
@@ -124,7 +124,8 @@ class Chaos:
 
     KINDS = (
         "request lost", "request damaged", "request twice", "old request before", "reply lost", "reply damaged",
-        "reply replayed", "reply late", "site dies", "coordinator dies before", "coordinator dies after",
+        "reply replayed", "reply late", "site dies", "site's disk is full",
+        "coordinator dies before", "coordinator dies after",
     )  # fmt: skip
 
     def __init__(self, seed, rate, kinds=KINDS):
@@ -147,7 +148,11 @@ class Chaos:
             transport.deliver(site, data)
         if "site dies" in now:
             return transport.die(site, data, MOMENTS[self.rng.integers(3)])
-        before = list(transport.past[site][1])
+        before, node = list(transport.past[site][1]), transport._nodes[site]
+        if "site's disk is full" in now:
+            folder, node._folder = node._folder, Full()
+            node.receive(data)
+            node._folder = folder
         reply = transport.deliver(site, data)
         if "coordinator dies after" in now:
             raise KilledError

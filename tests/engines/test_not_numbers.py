@@ -17,7 +17,7 @@ from coterie.methods.networks.optimum import optimum
 from coterie.methods.scaffold import Scaffold
 from coterie.methods.tree import client_work as tree_work
 from coterie.methods.tree.marginal_likelihood import laplace
-from coterie.methods.tree.penalised_tree import prepare
+from coterie.methods.tree.penalised_tree import describe, prepare
 from coterie.methods.tree.sweep import zero_deviations
 from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import LIMIT, decode_loss, encode_loss, overflowed
@@ -48,7 +48,8 @@ class Lying(Loopback):
 
 def lying(problem=None, sites=4, bad=np.inf):
     p = problem or quadratic(k=2)
-    fed = Lying(p.objective, p.clusters, p.weights, p.ids, sites=sites, seed=7, policy=Policy(strict=False))
+    given = (p,) if isinstance(p, GLM) else (p.objective, p.clusters, p.weights, p.ids)
+    fed = Lying(*given, sites=sites, seed=7, policy=Policy(strict=False))
     fed.bad = bad
     return fed
 
@@ -85,6 +86,17 @@ def test_averages_that_are_not_finite_end_known_clusters_too(stream):
     *_, state = stream(fed)
     assert state["status"].startswith("diverged")
     assert np.isfinite(with_theta(fed, state)["theta"][fed.sites[0]]).all()
+
+
+@pytest.mark.parametrize(
+    "bad, why",
+    [(-1.0, "'xx' is less than 0, and is a sum of squares or a count"), (1e308, "holds NaN or infinite numbers")],
+)
+def test_sums_that_cannot_be_put_their_site_out_and_the_others_are_fitted(bad, why):
+    fed = lying(far_out(), bad=bad)
+    fed.first = 1
+    assert list(fed.total(describe).missing) == list(fed.sites[LIAR])
+    assert list(fed.quarantined) == ["site 1"] and why in fed.quarantined["site 1"]
 
 
 # -- honest clients, whose losses overflow at points that are only tried, send numbers all the same

@@ -207,7 +207,7 @@ class Coordinator(Answering):
         else:
             self._retry.leave_out(disagreeing(found, rows, unequal(query.message)), found)
             if not self._retry.policy.strict:
-                self._retry.leave_out(not_numbers(found), found)
+                self._retry.leave_out(not_numbers(found, getattr(query.work, "nonnegative", ())), found)
             if (check := query.check) is not None:
                 at = {s: _numbers(address, parts[s]) for s in found}
                 text = "its answer cannot be used ({})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -219,18 +219,28 @@ def _kind(array: Any) -> str:
     return "numbers" if array.dtype.kind in NUMBERS else str(array.dtype.kind)
 
 
-def not_numbers(found: Mapping[int, Any]) -> dict[int, str]:
-    """Sites that answer NaN or infinity, if most sites do not: where most do, the numbers of the run are to blame."""
+def not_numbers(found: Mapping[int, Any], nonnegative: Collection[str] = ()) -> dict[int, str]:
+    """Sites that answer NaN, infinity or next to it, or of what is ``nonnegative`` less than 0, if most sites do not.
+
+    Where most do, the numbers of the run are to blame.
+    """
     wrong = {}
     for site, reply in found.items():
-        names = [name for name, value in reply["values"].items() if not _finite(value)]
-        if names:
-            wrong[site] = f"its {names[0]!r} holds NaN or infinite numbers: use other units for very large values"
+        for name, value in reply["values"].items():
+            if not _within(value, -_LARGEST, _LARGEST):
+                wrong[site] = f"its {name!r} holds NaN or infinite numbers: use other units for very large values"
+            elif name in nonnegative and not _within(value, 0.0, _LARGEST):
+                wrong[site] = f"its {name!r} is less than 0, and is a sum of squares or a count"
     return wrong if 2 * len(wrong) < len(found) else {}
 
 
-def _finite(value: Any) -> bool:
+_LARGEST = 1e300  # beyond, sums of sites overflow
+
+
+def _within(value: Any, low: float, high: float) -> bool:
     if isinstance(value, list):
-        return all(map(_finite, value))
+        return all(_within(part, low, high) for part in value)
     array = value.values if isinstance(value, Ragged) else np.asarray(value)
-    return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())
+    if array.dtype.kind == "c":
+        return bool((np.abs(array) <= high).all())
+    return array.dtype.kind not in "iuf" or not array.size or bool(low <= array.min() and array.max() <= high)

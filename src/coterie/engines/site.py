@@ -107,16 +107,19 @@ class Node:
         about = {"site": self._name, "to": key[:TOLD]}  # what tells the reply from all others
         if number <= last:
             return wire.encode({"late": last, **about})
+        held = None if self._secure is None else dict(self._secure.state)
         reply = wire.encode({**self._change(request, kind), **about})
         undone, self._last = self._last, (number, key, reply)
         try:
             self._save()
-        except OSError:
+        except OSError as problem:  # such as a full disk, which may have room again when it is asked once more
             self._last = undone
+            if self._secure is not None and held is not None:
+                self._secure.state = held
             if kind in ("ask", "total"):
                 self._pending = None
                 self._store.forget()
-            raise
+            return wire.encode({"busy": f"its state cannot be written ({(problem.strerror or str(problem)).lower()})"})
         return reply
 
     def _change(self, request: dict[str, Any], kind: str) -> dict[str, Any]:

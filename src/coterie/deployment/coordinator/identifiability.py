@@ -12,7 +12,7 @@ from coterie.data.identifiability import Facts, collinear_over, constant_within,
 from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError
 from coterie.families import family_named
-from coterie.federation import Site, require_all_replies, work
+from coterie.federation import Site, nonnegative, require_all_replies, work
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics.arrays import Floats, full
 from coterie.relations.clusters import ClusterTree
@@ -23,6 +23,7 @@ _ROUNDING = 1e-12
 """Eigenvalue of X'X of unit columns that is none."""
 
 
+@nonnegative("rows", "weight")
 @work
 def view(site: Site, p: int) -> dict[str, Any]:
     """Which columns vary within a client, and which are not multiples of each other there; sums of squares."""

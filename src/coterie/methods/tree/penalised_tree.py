@@ -15,7 +15,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.families import Family, family_named
-from coterie.federation import Federation, PerCluster, Site, Sums, require_all_replies, work
+from coterie.federation import Federation, PerCluster, Site, Sums, nonnegative, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, fold_messages
 from coterie.methods.tree.sweep import Positions, Swept, place, sweep_down, sweep_up
 from coterie.numerics.arrays import Floats, Ints, full, pack
@@ -25,6 +25,7 @@ from coterie.relations.clusters import ClusterTree
 MANY_ROWS = 10  # of a client for each of its coefficients, from which an approximation is no other
 
 
+@nonnegative("rows", "w", "xx")
 @work
 def describe(site: Site) -> Reply:
     """Sums that give columns their units and y its origin."""
@@ -32,6 +33,7 @@ def describe(site: Site) -> Reply:
     return {**o.moments(), "constant": o.constants()}
 
 
+@nonnegative("square")
 @work
 def summarise(site: Site, unit: Floats, shift: float, personal: int) -> Reply:
     """Gaussian clients reduce their rows to (X'WX, X'Wy, y'Wy) once, others start at zero; all this stays at home.
