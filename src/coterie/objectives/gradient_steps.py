@@ -123,7 +123,7 @@ class RowRanges:
 
     def sizes(self) -> Floats:
         """The weight of every client's rows (m,)."""
-        return totals(self.weights, self.starts, self.stops)
+        return row_kernels.weighted_sums(self, 1.0)
 
     def row_weights(self) -> Floats:
         """The weight of every row, client after client (sum of counts,)."""
@@ -135,6 +135,10 @@ class WeightedRows(RowRanges):
 
     X: Floats
     y: Floats
+
+    def sizes(self) -> Floats:
+        """The weight of every client's rows (m,)."""
+        return totals(self.weights, self.starts, self.stops)
 
     @property
     def compiled(self) -> Data:

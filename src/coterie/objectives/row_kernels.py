@@ -245,13 +245,13 @@ def katyusha(
     return yy, zz
 
 
+@kernel
 def totals(weights: Floats, starts: Ints, stops: Ints) -> Floats:
     """Sums (m,) of the weights of every client's rows."""
-    some = np.flatnonzero(stops > starts)
-    out = np.zeros(len(starts))
-    if len(some):
-        ends = np.stack([starts[some], stops[some]], axis=1).ravel()
-        out[some] = np.add.reduceat(np.append(weights, 0.0), ends)[::2]
+    out = np.zeros(starts.shape[0])
+    for i in range(starts.shape[0]):
+        for r in range(starts[i], stops[i]):
+            out[i] += weights[r]
     return out
 
 
@@ -262,7 +262,7 @@ def owned_rows(starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
     return owner, np.arange(len(owner)) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
 
 
-def weighted_sums(rows: Any, values: npt.NDArray[Any]) -> Floats:
+def weighted_sums(rows: Any, values: npt.NDArray[Any] | float) -> Floats:
     """Sums (m,) of weights times numbers of rows, given client after client (sum of counts,)."""
     owner, at = owned_rows(rows.starts, rows.stops)
     return np.asarray(np.bincount(owner, rows.weights[at] * values, len(rows)), dtype=np.float64)
