@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from coterie.deployment import folders
 from coterie.deployment.coordinator import run
 from coterie.deployment.federation_toml import Config
+from coterie.deployment.membership import Register
 from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.deployment.site.site_toml import Member
@@ -42,6 +44,9 @@ class Engine:
 
     def status(self, folder):
         return {"running": self.running, "pid": 17, "sites": dict.fromkeys(NAMES, "online")}
+
+    def ends(self, folder):
+        return datetime(2027, 3, 4, tzinfo=UTC)
 
     def stop(self, folder):
         self.running = False
@@ -271,3 +276,13 @@ def test_a_service_file_of_a_coordinator_a_site_and_its_watch(place):
         ran = coterie("federation", "service", folder, *more)
         assert ran.code == 0 and f" federation {command}\n" in ran.out
         assert ("ExecStop=" in ran.out) == (not more)
+
+
+def test_a_status_says_until_when_keys_hold_and_whose_were_revoked(place):
+    Register(keys={"bern": ""}, revoked={"bern": "2026-11-30 12:00 UTC: a laptop was stolen"}).write(
+        place / "coordinator"
+    )
+    said = coterie("federation", "status", place).out
+    assert "Its certificate holds until 2027-03-04." in said
+    assert "Revoked: 'bern' on 2026-11-30 12:00 UTC: a laptop was stolen." in said
+    assert json.loads(coterie("federation", "status", place, "--json").out)["revoked"].keys() == {"bern"}

@@ -155,10 +155,13 @@ def show(found: Preview) -> None:
 def status(folder: o.Either, as_json: o.Json = False) -> None:
     """Say who is connected, where the last run stands, who is missing since when, and who was left out and why."""
     from coterie.deployment import folders, logs
+    from coterie.deployment.membership import Register
 
     home, config, engine = folders.opened(folder, either=True)
     found: dict[str, Any] = {"federation": config.name, "engine": config.engine}
     found["trouble"] = folders.trouble(engine, home)
+    found["certificate_ends"] = engine.ends(home)
+    found["revoked"] = Register.read(home).revoked
     try:
         found |= engine.status(home)
     except CoterieError as problem:  # of an ended certificate, an engine says that it cannot be reached
@@ -265,6 +268,8 @@ def _standing(found: dict[str, Any]) -> list[str]:
     """The status for people."""
     out = [f"Federation '{found['federation']}' over {found['engine']}: {'runs' if found['running'] else 'stopped'}."]
     out += [f"Site '{name}': {state}." for name, state in found.get("sites", {}).items()]
+    out += [f"Revoked: '{name}' on {why.rstrip('.')}." for name, why in found["revoked"].items()]
+    out += [f"Its certificate holds until {found['certificate_ends']:%Y-%m-%d}."] if found["certificate_ends"] else []
     out += [found["trouble"]] if found["trouble"] else []
     if found["run"] is None:
         return out
