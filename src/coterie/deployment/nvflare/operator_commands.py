@@ -227,7 +227,7 @@ def carry_out(
 ) -> None:  # fmt: skip
     """As :func:`run`, with the classes of the two sides of the job, whether it needs all sites, and waits for them."""
     folder = folder.resolve()
-    names, path = membership.wanted(folder, run_id), folder / "runs" / run_id
+    path = folder / "runs" / run_id
     if parent(workspace := folder / provisioning.WORKSPACE) is None:
         raise processes.not_running(folder)
     end, idle, seen, why = time.monotonic() + timeout, 0, -1, ""
@@ -238,6 +238,7 @@ def carry_out(
                 job = outcome.job  # of an earlier command
             else:
                 _abort_jobs(session, run_id)
+                names = membership.wanted(folder, run_id)  # who belongs now: a site may have left since the last job
                 there = _wait_for_sites(session, names, end, whole, partial(provisioning.refused, workspace), patience)
                 if why:
                     RunLog(path, names).end(AGAIN, why)
