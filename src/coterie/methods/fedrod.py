@@ -69,20 +69,24 @@ def update(
     site.state["shares"] = shares
     prior = np.zeros(theta.shape, dtype=theta.dtype)
     prior[:, b] = np.where(shares > 0.0, np.log(np.maximum(shares, 1e-30)), ABSENT)
-    own = site.state.get("own", np.zeros((len(site), int(both.sum())), dtype=theta.dtype))
-    P = np.zeros(theta.shape, dtype=theta.dtype)
-    P[:, both] = own
+    before = site.state.get("own", np.zeros((len(site), int(both.sum())), dtype=theta.dtype))
+    P, head_at, b_at = np.array(before), np.flatnonzero(both), np.flatnonzero(b)
     # weight decay is that of theta and of P alone, beside losses at their sums with what stands for the other head
     ridge = getattr(getattr(site.objective, "training", None), "ridge", 0.0)
     how: dict[str, Any] = {"plain": True, "decays": False, "pull": ridge}
     for s in range(int(steps.max(initial=0))):
-        on = np.flatnonzero(steps > s)
-        here, done = site.take(on), t * steps[on] + s
-        balanced, plain = theta[on] + prior[on], theta[on] + P[on]
-        P[on] += client.train(here, plain, eta, 1, done, B, on=1.0 * both, anchor=theta[on], **how) - plain
-        theta[on] += client.train(here, balanced, eta, 1, done, B, anchor=prior[on], **how) - balanced
+        on = slice(None) if s < steps.min() else np.flatnonzero(steps > s)  # of all, nothing is copied
+        here, done, start = site.take(on), t * steps[on] + s, theta[on]
+        plain, balanced = np.array(start), np.array(start)
+        plain[:, head_at] += P[on]
+        balanced[:, b_at] += prior[on][:, b_at]
+        end = client.train(here, plain, eta, 1, done, B, on=1.0 * both, anchor=start, **how)
+        P[on] += end[:, head_at] - plain[:, head_at]
+        end = client.train(here, balanced, eta, 1, done, B, anchor=prior[on], **how)
+        end[:, b_at] = start[:, b_at] + (end[:, b_at] - balanced[:, b_at])
+        theta[on] = end
     good = client.finite(theta, P)
-    site.state["own"] = np.where(good[:, None], P[:, both], own)
+    site.state["own"] = np.where(good[:, None], P, before)
     return client.make_reply(site, theta, transport, good)
 
 

@@ -238,6 +238,12 @@ class Architecture:
         array = np.array(theta, dtype=np.float64 if self.dtype is torch.float64 else np.float32, order="C")
         return torch.from_numpy(array).to(self.device)
 
+    def seen(self, theta: Any) -> Tensor:
+        """The same, which nobody writes to: it is not copied where that is possible."""
+        dtype = np.float64 if self.dtype is torch.float64 else np.float32
+        own = isinstance(theta, np.ndarray) and theta.dtype == dtype and theta.flags.carray
+        return torch.from_numpy(theta).to(self.device) if own else self.tensor(theta)
+
     def autocast(self) -> Any:
         """A context in which layers compute in half precision, where that was asked for."""
         return torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext()

@@ -80,7 +80,7 @@ class Stepper:
     def __init__(self, of: Architecture, layers: Sequence[Tensor], by: Walk, training: Training) -> None:
         self.layers, self.eta, self.pull = layers, of.tensor(by.eta), float(by.pull)
         self.anchor = of.layers(by.anchor if by.pull else None)
-        self.shift, self.on, self.moving = of.layers(by.shift), of.layers(by.on), moving(of, by)
+        self.shift, self.moving = of.layers(by.shift), moving(of, by)
         self.clip, self.momentum = training.clip, training.momentum
         self._velocity: dict[int, Tensor] = {}
         self._first = float(by.eta[0]) if len(by.eta) else 0.0
@@ -89,6 +89,12 @@ class Stepper:
             if (by.eta != self._first).any():  # one after another they may
                 raise ValueError("An optimiser takes steps of one size.")
             self.optimizer = StackedOptimizer(training.optimizer, training.optimizer_args, layers, self._first)
+        whole = (
+            by.on is None or (by.on[p.start : p.stop] == 1).all()
+            for p, m in zip(of.parameters, self.moving, strict=True)
+            if m
+        )
+        self.on = None if self.optimizer is None and all(whole) else of.layers(by.on)  # of whole layers, moving says it
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor]) -> None:
@@ -114,12 +120,15 @@ class Stepper:
 
     def _alone(self, grads: Sequence[Tensor]) -> None:
         """A plain step of the first client, with one call for all layers and nothing copied."""
-        layers = [layer[:1] for layer in self.layers]
+        here, step = [j for j, moves in enumerate(self.moving) if moves], self._first
+        if not here:
+            return
+        layers = [self.layers[j][:1] for j in here]
         if self.anchor is not None:
-            torch._foreach_lerp_(layers, [anchor[:1] for anchor in self.anchor], self._first * self.pull)
+            torch._foreach_lerp_(layers, [self.anchor[j][:1] for j in here], step * self.pull)
         if self.shift is not None:
-            torch._foreach_add_(layers, [shift[:1] for shift in self.shift], alpha=-self._first)
-        torch._foreach_add_(layers, list(grads), alpha=-self._first)
+            torch._foreach_add_(layers, [self.shift[j][:1] for j in here], alpha=-step)
+        torch._foreach_add_(layers, [grads[j] for j in here], alpha=-step)
 
     def _local(self, j: int, g: Tensor, scale: Tensor | None) -> Tensor:
         """The gradient (k, ...) of the local objective in layer j: clipped, with what pulls and shifts."""

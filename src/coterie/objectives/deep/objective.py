@@ -247,7 +247,7 @@ class Deep(RowRanges):
                 f"of shape {models.shape} ({models.dtype})."
             )
         one = models.ndim == 1 or len(models) < len(self) or is_one(models)  # all clients' models are the same numbers
-        return self.architecture.tensor(np.atleast_2d(models)[:1] if one else models).expand(len(self), -1)
+        return self.architecture.seen(np.atleast_2d(models)[:1] if one else models).expand(len(self), -1)
 
     def _need_targets(self) -> None:
         if isinstance(self.rows, Tensors) and not self.rows.known:
