@@ -21,7 +21,7 @@ from tests.docs.options_page import plain as option_value
 project = "coterie"
 author = copyright = "the coterie maintainers"
 version = release = coterie.__version__
-extensions = ["myst_parser", "numpydoc", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "numpydoc", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery"]
 exclude_patterns = ["**/README.md"]
 default_role = "literal"  # names in docstrings stand in single backticks
 nitpicky = True
@@ -34,6 +34,14 @@ autodoc_typehints = "none"  # docstrings say what a parameter may be
 autodoc_member_order = "alphabetical"
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples/gallery",
+    "gallery_dirs": "gallery",
+    "download_all_examples": False,
+    "show_signature": False,
+    "abort_on_example_error": True,
+}
 
 html_theme = "pydata_sphinx_theme"
 html_title = "coterie"

@@ -152,7 +152,7 @@ def targets(page: Path) -> list[str]:
 
 def test_links_lead_somewhere() -> None:
     found = [(page, target) for page in LINKED for target in targets(page)]
-    made = {ROOT / "docs/generated" / name for name in pages()}
+    made = {ROOT / "docs/generated" / name for name in pages()} | {ROOT / "docs/gallery/index.rst"}
     lost = [(page.name, at) for page, at in found if not (page.parent / at).exists() and page.parent / at not in made]
     assert len(found) > 50
     assert lost == []
