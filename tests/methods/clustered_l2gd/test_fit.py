@@ -334,3 +334,15 @@ def test_many_steps_are_said_before_they_are_taken(accelerated, monkeypatch, cap
         assert ("steps over rounds, for an accuracy of 0.5, may take minutes" in caplog.text) == (
             many == 2 and not steps
         )
+
+
+@BOTH
+def test_where_no_theory_says_how_many_steps_they_are_bounded(accelerated, monkeypatch):
+    """F is as good as flat in some direction where outcomes are separated."""
+    glm, clusters = table("binomial")
+    fed, ties = InProcess(glm, clusters), Ties.of(clusters, int(clusters.max()) + 1, 1e-6, 1e-6, None, ())
+    rounds.solve_exactly(fed, problem_of("binomial", int(clusters.max()) + 1), ties)
+    monkeypatch.setattr(rounds, "mu_F", lambda *_, **__: 0.0)
+    plan = rounds.plan_async_al2sgd if accelerated else rounds.plan_async_l2gd
+    about = plan(fed, ties, rounds.Options.of({"accuracy": 1e-6})).about
+    assert about["steps"] == rounds.UNKNOWN == 10_000 and about["promised"] == np.inf

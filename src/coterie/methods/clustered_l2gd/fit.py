@@ -262,7 +262,8 @@ def plan_async_al2sgd(fed: Federation, ties: Ties, options: Options, own: Bools 
     nested = nested_rounds(ties, L, shared, options)
     chosen = theory.choose_accelerated(ties, L, L_F, mu, p0, p, options.rho, common, options.paper, nested, shared)
     k = chosen.steps
-    T = options.steps or _said(int(min(max(k.iterations(options.accuracy**2), 1.0), MOST)), options)
+    many = int(min(max(k.iterations(options.accuracy**2), 1.0), MOST))
+    T = options.steps or (_said(many, options) if mu > 0.0 else min(many, UNKNOWN))
     peers = options.peers(chosen.p0, len(ties.alpha)) | {"q": chosen.q, "personal": patterns(own)}
     momentum = Momentum(k.a1, k.a2, k.b1, k.b2, k.eta)
     method = AsyncAL2SGD(
