@@ -88,8 +88,11 @@ def as_onnx(module: nn.Module, rows: tuple[Any, Any]) -> Any:
             )
             return made.model_proto  # type: ignore[union-attr]
     except RAISED as problem:
+        why = problem.__cause__ or problem  # what torch's exporter says of it begins with its own hints
+        fixed = "some of its steps are for one number of rows, or one length, alone"
+        said = fixed if any(word in str(why) for word in ("specialized", "inferred ranges")) else short(why)
         raise CoterieError(
-            f"The model cannot be written as ONNX: {short(problem)}. Write its weights as .safetensors instead."
+            f"The model cannot be written as ONNX: {said}. Write its weights as .safetensors instead."
         ) from problem
     finally:
         told.setLevel(level)
