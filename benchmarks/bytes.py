@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.measure import Row, skipped
 from coterie.codecs import by_name
-from coterie.codecs.compression import coordinate_order, received, with_feedback
+from coterie.codecs.compression import coordinate_order, with_feedback
 from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
 
@@ -175,24 +175,29 @@ def problem(setting: str, seed: int) -> Problem:
     return sparse(seed) if kind == "sparse" else spambase(seed, kind)
 
 
+def _order(kind: str, own: np.ndarray, update: np.ndarray) -> np.ndarray | None:
+    """The order of the coordinates from the second message on; None is the natural one."""
+    return None if kind == "natural" else coordinate_order(kind, own, update)
+
+
 def sent(p: Problem, way: Way, scale: float, budget: float = np.inf, reads: bool = True) -> tuple[float, int]:
     """Bytes until the loss is there, and steps; infinite where it does not get there. ``reads``: decode what came."""
     up, down, feedback = by_name(way.up), by_name(way.down or None), way.feedback
     x, memory, own, lost = np.zeros(p.d), np.zeros((N, p.d)), np.zeros((N, p.d)), np.zeros((1, p.d))
     update, total, start, server = None, 0, p.loss(np.zeros(p.d)), keyed_random.starts(0, "server", [0])
     for t in range(400 if p.d < 1_000 else 100):
-        order = coordinate_order(way.order, own if t else None, update)
+        order = _order(way.order, own, update) if t else None
         before, message = memory, with_feedback(feedback, memory, p.gradient(x, t), up, p.keys, t, order)
         memory, total = message.memory, total + len(message.payload.values)
         estimate = message.estimate
         if reads:
-            ef21 = way.feedback == "ef21"
-            estimate = received(before, message.payload, up, order) if ef21 else up.decode(message.payload, p.d, order)
+            told = up.decode(message.payload, p.d, order)
+            estimate = before + told if way.feedback == "ef21" else told
             assert np.array_equal(estimate, message.estimate)
         own = SMOOTH * own + (1.0 - SMOOTH) * estimate
         step = -scale / p.L / (1.0 + t / DECAY if p.falling else 1.0) * (p.weights @ estimate)
         if way.down:
-            order = coordinate_order("last-update" if way.order != "natural" else "natural", None, update)
+            order = _order("last-update" if way.order != "natural" else "natural", own, update) if t else None
             message = with_feedback("ef", lost, step[None], down, server, t, order)
             lost, step, total = message.memory, message.estimate[0], total + N * len(message.payload.values)
         x, update = x + step, -step

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import inspect
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -209,6 +211,20 @@ def test_every_package_imported_is_declared() -> None:
     known = always | optional | sys.stdlib_module_names | {"coterie", "papers", "examples"}
     used = {(name, target.partition(".")[0]) for name in FILES for _, target in imported(name, tree(name))}
     assert {(name, package) for name, package in used if alias.get(package, package) not in known} == set()
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples", "docs", "papers"])
+def test_what_is_imported_of_the_package_exists(folder: str) -> None:
+    """Also in scripts that tests do not run."""
+    files = sorted((ROOT / folder).rglob("*.py"))
+    assert files
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "coterie":
+                module = importlib.import_module(str(node.module))
+                for name in node.names:
+                    found = hasattr(module, name.name) or find_spec(f"{node.module}.{name.name}")
+                    assert found, f"{file.name}: {node.module} has no {name.name}"
 
 
 def test_files_methods_and_functions_stay_short() -> None:
