@@ -456,7 +456,7 @@ def test_optimisers_are_torchs_batched_and_alone(name: str, kind: str, dtype: st
             here = rows_of(IDS, i, 4 + s, 4, STARTS[i], STOPS[i])
             module.zero_grad()
             F.cross_entropy(module(torch.as_tensor(X[here]).to(first.dtype)), torch.as_tensor(y[here])).backward()
-            norm = torch.stack([p.grad.square().sum() for p in (first, *trained)]).sum().sqrt()
+            norm = torch.stack([p.grad.square().sum() for p in trained]).sum().sqrt()  # of what moves
             for p, a in zip(module.parameters(), towards.parameters(), strict=True):
                 p.grad = p.grad * min(1.0, 0.4 / float(norm)) + 0.3 * (p.detach() - a.detach())
             optimizer.step()
