@@ -194,3 +194,7 @@ def test_a_failing_example_names_its_line(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as caught:
         run_python(page, block, {})
     assert caught.traceback[-1].lineno == 8 - 1  # pytest counts from 0
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 120
