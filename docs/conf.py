@@ -16,7 +16,6 @@ from coterie.options import Checked, declared
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from docs import generate  # beside this file, and not installed
-from tests.docs.options_page import plain as option_value
 
 project = "coterie"
 author = copyright = "the coterie maintainers"
@@ -94,7 +93,7 @@ def with_options(app, what, name, obj, options, lines):
     if rows:
         lines += ["", "Parameters", "----------"]
     for row in rows:
-        shown = "" if row.default is inspect.Parameter.empty else f", default {option_value(row.default)}"
+        shown = "" if row.default is inspect.Parameter.empty else f", default {row.default!r}"
         lines += [f"{row.name} : {row.allowed}{shown}", f"    {row.option.text}"]
 
 
