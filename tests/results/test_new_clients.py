@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -276,6 +278,57 @@ def test_pulls_to_the_means_of_groups():
         grad[own] += push[s]
         theta[own] -= ETA * grad[own]
     np.testing.assert_allclose(result.adapt(NEW, OUT, rounds=6).models[0], theta, atol=2e-6)
+
+
+def pulled(result, lam, alpha, weight):
+    """Ten steps held to the anchor of the best of groups, each with its lam and alpha."""
+    here, g, codes = result.objective(NEW, OUT), gradient(result), result.clients["group"].to_numpy() - 1
+    means = [np.average(result.theta[codes == c], axis=0, weights=weight[codes == c]) for c in range(len(lam))]
+    everyone = np.average(result.theta, axis=0, weights=weight * (lam * alpha)[codes])
+    anchors = (1 - alpha)[:, None] * np.array(means) + alpha[:, None] * everyone
+    best = int(np.argmin([here.value(w[None])[0] for w in anchors]))
+    theta = anchors[best].copy()
+    for _ in range(10):
+        theta = theta - ETA * (g(theta) + lam[best] * (theta - anchors[best]))
+    return theta, best
+
+
+def test_tables_of_groups_that_are_numbers_are_in_their_order(tmp_path):
+    """They were in that of text, in which 10 comes before 2."""
+    lam, alpha = {"10": 0.8, "2": 0.1}, {"10": 0.2, "2": 0.7}
+    steps = {"rounds": 3, "eta": ETA, "lam": lam, "alpha": alpha, "tau": 2, "B": 0}
+    group = np.where(CLIENT < 3, 10, 2)
+    result = coterie.fit((X, Y), Torch("softmax"), client=CLIENT, group=group, method="async-l2gd", rounds=steps)
+    theta, best = pulled(result, np.array([0.1, 0.8]), np.array([0.7, 0.2]), own_rows(result))
+    found = result.adapt(NEW, OUT, rounds=5)
+    close(found, theta)
+    result.save(tmp_path / "saved")
+    np.testing.assert_array_equal(coterie.load(tmp_path / "saved").adapt(NEW, OUT, rounds=5).models, found.models)
+    gone = result.theta.copy()
+    gone[result.clients["group"] == best + 1] = np.nan  # nobody of the best group is left
+    assert found.group[0] == best and replace(result, theta=gone).adapt(NEW, OUT, rounds=5).group[0] == 1 - best
+
+
+def test_others_count_by_the_weight_of_their_rows():
+    """They counted by rows, whatever these weigh."""
+    weigh = np.where(CLIENT < 2, 8.0, 0.5) * (1.0 + X[:, 0] ** 2)
+    how = {"client": CLIENT, "weights": weigh}
+    steps = {"rounds": 3, "eta": ETA, "B": 0}
+    group = np.where(CLIENT < 3, "a", "b")
+    more = steps | {"lam": 0.4, "alpha": 0.25, "tau": 2}
+    result = coterie.fit((X, Y), Torch("softmax"), group=group, method="async-l2gd", rounds=more, **how)
+    n = result.clients["weight"].to_numpy()
+    assert n.max() > 5 * n.min()
+    close(result.adapt(NEW, OUT, rounds=5), pulled(result, np.full(2, 0.4), np.full(2, 0.25), n)[0])
+
+    more = steps | {"eta_p": 0.05, "mu": 0.2, "L": 8}
+    result = coterie.fit((X, Y), Torch("softmax"), method="apple", rounds=more, **how)
+    g, cores, n = gradient(result), result.shared, np.append(result.clients["weight"], len(NEW))
+    every, p = np.vstack([cores, np.zeros(8)]), n / n.sum()
+    grad = g(p @ every)
+    moved = p - 0.05 * every @ grad
+    every[-1] -= ETA * p[-1] * grad
+    close(result.adapt(NEW, OUT, rounds=1), moved @ every)
 
 
 HELD = [

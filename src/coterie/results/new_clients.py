@@ -76,7 +76,8 @@ def adapted(
         means, pull = _beside_others(result, method, rule, here, options.pop("neighbours", None), rounds)
         groups = np.arange(len(means))
         if rule == "pulled":
-            groups = np.maximum(judge_groups(fed, means, held=False).group[:1], 0)
+            groups = np.unique(_known_groups(result)[_there(result)])
+            groups = groups[np.maximum(judge_groups(fed, means[groups], held=False).group[:1], 0)]
             means, usual = means[groups], {"steps": rounds * method.tau, "eta": _rate(method, 0), "B": method.B}
             usual |= {"pull": float(pull[groups[0]]), "personal": method.personal}
     if rule == "steps":  # those that clients took at the end of the training
@@ -115,6 +116,7 @@ def _rule(result: TrainingResult, here: Any, by: str) -> tuple[str, Any]:
         return "groups", None
     own = {name: value for name, value in result.run.setting.items() if name in row.hyper_parameters}
     parts = layers(result.configuration, here)
+    own |= {"group_labels": result.groups} if hasattr(row.method_class, "group_labels") else {}
     method = row.make(result.run.seed, **{k: v for k, v in parts.items() if k == row.layout} | own)
     if rule == "pulled" and getattr(method, "untied", ()):
         raise CoterieError("Layers that are untied have no pull, which adapt() has one of: say by='mean'.")
@@ -125,21 +127,30 @@ def _rate(method: Any, t: int) -> float:
     return float(method.rate(t) if hasattr(method, "rate") else method.eta)
 
 
+def _there(result: TrainingResult) -> npt.NDArray[np.int64]:
+    """Clients with a model of use."""
+    return np.flatnonzero(finite(result.theta) & ~np.isin(result.labels, [*result.run.quarantined, *result.run.failed]))
+
+
+def _known_groups(result: TrainingResult) -> npt.NDArray[np.int64]:
+    """The group of every client, from 0; all in one where none are known."""
+    group = result.clients["group"] if result.groups else np.ones(len(result.labels))
+    return np.asarray(group, dtype=np.int64) - 1
+
+
 def _beside_others(
     result: TrainingResult, method: Any, rule: str, here: Any, neighbours: Any, rounds: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Models (k, d) to begin at, or to end at, made of others' models as they are; of "pulled" also how strongly."""
-    out = np.isin(result.labels, [*result.run.quarantined, *result.run.failed])
-    there = np.flatnonzero(finite(result.theta) & ~out)
-    theta, rows = result.theta[there], result.clients["rows"].to_numpy(dtype=np.float64)[there]
+    there = _there(result)
+    counted = result.clients["weight" if "weight" in result.clients else "rows"]
+    theta, rows = result.theta[there], counted.to_numpy(dtype=np.float64)[there]
     if rule == "among":
         cores = result.shared[there] if method.mixes else theta
         fed = InProcess(here.take(np.zeros(len(cores) + 1, dtype=np.int64)))  # the last takes part, and no other
         return join_among(fed, method, cores, rows, rounds), np.zeros(0)
     if rule == "pulled":
-        group = result.clients.get("group", np.ones(len(result.labels)))
-        codes = np.unique(np.asarray(group, dtype=np.int64)[there], return_inverse=True)[1]
-        anchors, pull = method.anchors(theta, rows, codes, parameter_mask(here, method.personal))
+        anchors, pull = method.anchors(theta, rows, _known_groups(result)[there], parameter_mask(here, method.personal))
         return anchors.astype(theta.dtype), pull
     names = [str(name) for name in np.array(result.labels, dtype=object)[there]]
     for name in neighbours or ():

@@ -81,6 +81,8 @@ class TrainingResult:
         What classes are called, where outcomes were text.
     shared : (k, d) array or None
         What the server has for clients to come: the shared model, or those of groups.
+    groups : tuple of str
+        What groups that are known are called, in the order of their numbers.
     """
 
     evidence: TrainingComparison
@@ -101,6 +103,7 @@ class TrainingResult:
     layout: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     shared: Any = None
+    groups: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, found: TrainingComparison, method: str) -> TrainingResult:
@@ -138,6 +141,7 @@ class TrainingResult:
             layout=() if net_inputs.is_plain(data.train.X) else net_inputs.layout(data.train.X, problem.longest),
             class_names=data.class_names,
             shared=run.shared,
+            groups=data.groups if data.known else (),
         )
 
     @property

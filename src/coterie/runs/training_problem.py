@@ -200,12 +200,15 @@ class TrainingProblem:
         return Scores.of(held, theta, rule, metrics, y, self.main, positive)
 
     def by_client(self, run: Any) -> dict[str, npt.NDArray[Any]]:
-        """Columns, with a row for each client: rows, held-out scores, groups, the round in which it was left out."""
+        """Columns, with a row for each client: rows, their weight, scores, groups, the round that left it out."""
         data = self.data
         frame: dict[str, Any] = {
             "rows": data.train.stops - data.train.starts,
             "test_rows": data.test.stops - data.test.starts,
         }
+        if data.train.weights is not None:
+            before = np.append(0.0, np.cumsum(data.train.weights))
+            frame["weight"] = before[data.train.stops] - before[data.train.starts]
         if run.scores.score is not None and run.scores.known:
             frame[run.scores.rule.score] = run.scores.score
         if run.scores.known:

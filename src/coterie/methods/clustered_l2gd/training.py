@@ -188,16 +188,15 @@ class AsyncL2GDTraining(Checked, Stepwise):
 
     def anchors(self, theta: Floats, weight: Floats, group: Ints, own: Any) -> tuple[Floats, Floats]:
         """What a later client of each cluster is pulled to (k, d), from all models (m, d), and how strongly (k,)."""
-        k, tables = int(group.max()) + 1, [t for t in (self.lam, self.alpha, self.regions) if isinstance(t, dict)]
-        labels = sorted(tables[0]) if tables else [str(j + 1) for j in range(k)]
-        lam = each_of("lam", self.lam, labels)
-        alpha = each_of("alpha", 1.0 if k < 2 else self.alpha, labels, 1.0 / (1.0 + np.bincount(group)))
+        labels = self.group_labels or [str(j + 1) for j in range(int(group.max()) + 1)]
+        k, lam = len(labels), each_of("lam", self.lam, labels)
+        alpha = each_of("alpha", 1.0 if k < 2 else self.alpha, labels, 1.0 / (1.0 + np.bincount(group, minlength=k)))
         node, beta = (np.zeros(k, np.int64), np.ones(k)) if self.regions is None else self._over(labels, self.regions)
         tie = weight * np.maximum(lam * alpha, 1e-12)[group]
         everyone = group_means(theta, tie * np.maximum(beta, 1e-12)[group], np.zeros_like(group))
-        region = group_means(theta, tie * np.maximum(1.0 - beta, 1e-12)[group], node[group])[node]
+        region = group_means(theta, tie * np.maximum(1.0 - beta, 1e-12)[group], node[group], k)[node]
         above, alpha, beta = (1.0 - beta)[:, None] * region, alpha[:, None], beta[:, None]
-        return (1.0 - alpha) * group_means(theta, weight, group) + alpha * (above + beta * everyone), lam
+        return (1.0 - alpha) * group_means(theta, weight, group, k) + alpha * (above + beta * everyone), lam
 
     def step(self, fed: Federation, state: State) -> State:
         """One round."""

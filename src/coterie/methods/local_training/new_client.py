@@ -65,8 +65,8 @@ def join_among(fed: Federation, method: Any, others: Floats, counts: Floats, rou
     return np.asarray(method.models(fed, state))[-1:]
 
 
-def group_means(theta: Floats, weight: Floats, group: Ints) -> Floats:
-    """Weighted means (k, d) of models (m, d) of groups 0..k-1."""
-    sums = np.zeros((int(group.max()) + 1, len(group)))
+def group_means(theta: Floats, weight: Floats, group: Ints, k: int = 0) -> Floats:
+    """Weighted means (k, d) of models (m, d) of groups 0..k-1, by default to the last that is there; 0 of none."""
+    sums = np.zeros((k or int(group.max()) + 1, len(group)))
     sums[group, np.arange(len(group))] = weight
     return np.asarray(sums @ theta / np.maximum(sums.sum(axis=1, keepdims=True), 1e-300))
