@@ -12,6 +12,7 @@ NAMES = (
     "against_lme4",
     "against_gpboost",
     "million",
+    "devices",
     "rounds",
     "paper_001",
     "noisy_quadratic",

@@ -11,6 +11,7 @@ from coterie.methods.apple import APPLE
 from coterie.methods.fedala import FedALA
 from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedbabu import FedBABU
+from coterie.methods.fedbuff import FedBuff
 from coterie.methods.feddyn import FedDyn
 from coterie.methods.fedfomo import FedFomo
 from coterie.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
@@ -52,6 +53,7 @@ MORE_BASELINES = [
     baseline("fedavgm", FedAvgM(eta=0.2, beta=0.5, eta_g=0.5), quadratic, to_optimum=60, optimum=optimum),
     baseline("fedadam-rows", FedAdam(eta=0.1, **ROWS), classes, random=True),
     baseline("fedyogi-personal", FedYogi(eta=0.1, personal=("1",), **ROWS), grouped, random=True),
+    baseline("fedbuff-rows", FedBuff(eta=0.1, K=4, E=2, B=2, C=0.5, online=0.7, stay=2), classes, random=True),
     baseline("fedadagrad", FedAdagrad(eta=0.1), quadratic),
     baseline("scaffold", Scaffold(eta=0.15, E=3), quadratic, to_optimum=20, optimum=optimum),
     baseline("scaffold-part", Scaffold(eta=0.05, E=4, C=0.5, option=1, eta_g=0.9), quadratic),

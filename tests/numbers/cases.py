@@ -108,6 +108,7 @@ ON_A_TABLE = (
         "fedavg",
         "fedavg-finetune",
         "dp-sgd",
+        "fedbuff",
         "fedprox",
         "scaffold",
         "ditto",
@@ -220,7 +221,7 @@ TABLES: dict[str, Callable[[], Numbers]] = {
 
 TRAINERS = (
     *("local", "pooled", "fedavg", "fedavg-finetune", "fedavgm", "fedadam", "fedprox", "scaffold", "ditto", "pfedme"),
-    *("l2gd", "apfl"),
+    *("l2gd", "apfl", "fedbuff"),
     *("fedper", "fedrep", "ifca", "cfl", "found-groups", "group-sgd", "cluster-l2gd", "group-models", "group-penalty"),
     *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala", "fedsoft", "fedamp", "fedfomo", "apple", "pfedgraph"),
 )

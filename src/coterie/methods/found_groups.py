@@ -17,7 +17,8 @@ from coterie.federation import Federation, Sums
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.find import Groups, by_restarts, by_updates
 from coterie.methods.ifca import IFCA
-from coterie.methods.local_training.rounds import State, ask_first_models
+from coterie.methods.local_training.first_models import ask_first_models
+from coterie.methods.local_training.rounds import State
 from coterie.numerics.arrays import Ints
 from coterie.options import Option
 from coterie.relations.parameter_layout import GroupLayout

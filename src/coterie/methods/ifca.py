@@ -16,7 +16,8 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import FirstModels, LocalTraining, State, average, client_models
+from coterie.methods.local_training.first_models import FirstModels
+from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.mean_loss import value

@@ -17,19 +17,17 @@ _LEARNS: dict[str, Any] = {"takes": (*LEARNING, "intervals"), "learns": True}
 _FLAT: dict[str, Any] = {"flat": True, "clustered": True}
 _SHRINKS: dict[str, Any] = {"takes": STRENGTHS + LEARNING, "learns": True, "asked": True}
 _FAST, _AS_SENT, _LESS_BIAS = {"accelerated": True}, {"corrected": False}, {"corrected": True}
-_EACH = "each client's gradients by themselves"
-_COINS = "averages within clusters, whenever coins decide"
+_EACH, _COINS = "each client's gradients by themselves", "averages within clusters, whenever coins decide"
 _NETWORK: dict[str, Any] = {"takes": ("network", "rounds"), "convex": True}
 _ALONE: dict[str, Any] = {"personal": EVERYTHING}
 _SENT_AS: dict[str, Any] = {"personal": (), "up": "none", "down": "none"}
-_ONE: dict[str, Any] = {"pool_rows": True, "fixed_options": {"C": 1.0} | _SENT_AS}
-_WHOLE: dict[str, Any] = {"B": 0} | _SENT_AS
+_ONE: dict[str, Any] = {"pool_rows": True, "fixed_options": {"C": 1.0, "online": 1.0} | _SENT_AS}
 _OPTIMIZER = ("optimizer", "optimizer_args")
 _SENT = dict.fromkeys(("clip", "momentum", *_OPTIMIZER), "sends gradients, and only steps of a client's own heed it")
 _ALL_ROWS = {"batches": "adds up gradients of all rows, or of those that its sites draw"}
 _PLAIN = dict.fromkeys(_OPTIMIZER, "takes plain steps, which its theory is about")
 _STEPWISE = {"idle": {"momentum": "takes local steps one by one, each from rest"} | _PLAIN}
-_PRIVATE: dict[str, Any] = {"defaults": {"eta": 0.1}, "fixed_options": _WHOLE, "idle": _SENT | _ALL_ROWS}
+_PRIVATE: dict[str, Any] = {"defaults": {"eta": 0.1}, "fixed_options": {"B": 0} | _SENT_AS, "idle": _SENT | _ALL_ROWS}
 _OWN: dict[str, Any] = {"all_own": True}
 _TIED = _OWN | {"idle": _PLAIN}
 _STEPPED: dict[str, Any] = _OWN | _STEPWISE
@@ -47,6 +45,7 @@ _KNOWN: tuple[str, Relation] = ("group_sgd:GroupSGD", "groups")
 _SEEN = {"reveals": "clients' updates by themselves, to find groups"}
 _DRIFT = {"reveals": "clients' control variates, which have no bound", "idle": _PLAIN}
 _SUMMED = {"reveals": "clients' changes as they are, neither clipped nor with noise"}
+_BUFFERED = _SUMMED | {"fixed_options": {"up": "none", "down": "none"}}
 _HEARD: dict[str, Any] = _OWN | {"reveals": "clients' models by themselves, to say who hears whom"}
 _STEPS_HEARD = _HEARD | _STEPWISE
 _BEGUN = {"idle": {"spread": "begins at the net's own first numbers"}}
@@ -124,6 +123,7 @@ _EVERY = (
     _trains("fedadagrad", "the average, by Adagrad at the server", "fedopt:FedAdagrad"),
     _trains("fedyogi", "the average, by Yogi at the server", "fedopt:FedYogi"),
     _trains("fedadam", "the average, by Adam at the server", "fedopt:FedAdam"),
+    _trains("fedbuff", "the average, without waiting for the slowest", "fedbuff:FedBuff", more=_BUFFERED),
     _trains("fedprox", "clients' steps held near the average", "fedprox:FedProx", mu=0.1),
     _trains("scaffold", "clients' steps corrected for their drift", "scaffold:Scaffold", more=_DRIFT),
     _trains("ditto", "own models pulled to the average", "ditto:Ditto", more=_OWN | _TRIED, lam=0.1, s=5),

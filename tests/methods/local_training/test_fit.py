@@ -148,7 +148,7 @@ LIKE = (
     *("apfl", "cluster-l2gd", "fedavg-finetune", "fedprox", "group-models", "ifca", "l2gd", "pfedme", "scaffold"),
     *("fedbabu", "lg-fedavg", "per-fedavg", "feddyn", "fedala", "fedsoft", "fedamp", "fedfomo", "apple", "pfedgraph"),
 )
-LIKE += ("fedavgm", "fedadagrad", "fedyogi")
+LIKE += ("fedbuff", "fedavgm", "fedadagrad", "fedyogi")
 """Methods that leave what others of those here leave: a model of each client, or of each client and group."""
 
 

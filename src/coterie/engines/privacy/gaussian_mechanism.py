@@ -34,7 +34,7 @@ BROKEN = "private: contributed nothing"
 PUBLIC = frozenset(
     f"coterie.methods.{name}"
     for name in (
-        *("local_training.rounds:begin", "fedopt:statistics"),
+        *("local_training.first_models:begin", "fedopt:statistics"),
         *("groups.group_models:fingerprints", "groups.group_models:begin"),
     )
 )

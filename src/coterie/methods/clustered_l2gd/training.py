@@ -18,8 +18,9 @@ from coterie.methods.async_al2sgd import AsyncAL2SGD
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd.theory import fractions
 from coterie.methods.local_training.client_work import ModelTransport
+from coterie.methods.local_training.first_models import ask_first_models
 from coterie.methods.local_training.new_client import group_means
-from coterie.methods.local_training.rounds import ask_first_models, client_models, first_quarantine, patterns
+from coterie.methods.local_training.rounds import client_models, first_quarantine, patterns
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import Momentum

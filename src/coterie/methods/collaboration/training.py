@@ -16,7 +16,8 @@ from coterie.federation import Federation, require_all_replies, work
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric_and_similarity import Translation
 from coterie.methods.groups.find import SKETCH, direction
-from coterie.methods.local_training.rounds import ask_first_models, patterns
+from coterie.methods.local_training.first_models import ask_first_models
+from coterie.methods.local_training.rounds import patterns
 from coterie.methods.stepwise import AlgorithmFromState
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.numerics.arrays import Floats, Ints

@@ -187,7 +187,8 @@ class Run:
         status = self.state["status"]
         out: dict[str, Any] = {"status": "finished" if status == "running" else status, "rounds": self.trace[-1][0]}
         out |= {"trace": self.trace, "moved": self.moved, "notes": list(self.method.notes)}
-        drawn = getattr(self.method, "B", 0) > 0 or self.method.C < 1.0 or hasattr(self.method, "drawn")
+        asked = self.method.C < 1.0 or self.method.online < 1.0
+        drawn = getattr(self.method, "B", 0) > 0 or asked or hasattr(self.method, "drawn")
         out["drawn"] = bool(drawn)  # then models never rest
         out["quarantined"] = np.flatnonzero(self.state["quarantined"]).tolist()
         return out | ({"groups": np.asarray(self.state["group"]).tolist()} if "group" in self.state else {})

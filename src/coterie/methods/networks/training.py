@@ -20,7 +20,8 @@ from coterie.methods.groups.evaluation import adaptation_steps
 from coterie.methods.groups.find import SKETCH, direction
 from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport
-from coterie.methods.local_training.rounds import ask_first_models, client_models, patterns
+from coterie.methods.local_training.first_models import ask_first_models
+from coterie.methods.local_training.rounds import client_models, patterns
 from coterie.methods.networks.gradient_exchange import GradientExchange, LocalSteps
 from coterie.methods.networks.options import MODELS, NEIGHBOURS, Norm, Similarity
 from coterie.methods.similarity_network import SimilarityNetwork
