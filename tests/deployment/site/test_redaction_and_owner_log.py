@@ -93,7 +93,7 @@ def test_a_full_disk_and_work_that_fails(tmp_path, monkeypatch):
 
     monkeypatch.setattr("coterie.files.write", full)
     said = say(host, kind="mark", run="r", tag="t", counted=[0, 0])
-    assert "No space left on device: (a path at the site)" in said["failed"] and no_path(said, tmp_path)
+    assert said == {"busy": "its state cannot be written (no space left on device)"}
 
 
 def test_a_site_whose_folder_is_wrong_says_so_without_paths(tmp_path, monkeypatch):
