@@ -95,6 +95,13 @@ def test_a_full_disk_and_work_that_fails(tmp_path, monkeypatch):
     said = say(host, kind="mark", run="r", tag="t", counted=[0, 0])
     assert said == {"busy": "its state cannot be written (no space left on device)"}
 
+    def unnamed(path, parts, **options):
+        raise OSError(f"cannot write {path}")
+
+    monkeypatch.setattr("coterie.files.write", unnamed)
+    said = say(host, kind="mark", run="r", tag="t", counted=[0, 0])
+    assert "its state cannot be written (cannot write" in said["busy"] and no_path(said, tmp_path)
+
 
 def test_a_site_whose_folder_is_wrong_says_so_without_paths(tmp_path, monkeypatch):
     build(tmp_path)

@@ -99,7 +99,7 @@ OWN = (SITE, FEDERATION, SCHEMA, PROBLEM, RELEASES, BOOK)
 _QUOTED = r"""(?P<quote>['"])(?:~?/|[A-Za-z]:[\\/]|\\\\)(?:(?!(?P=quote))[^\n])+(?P=quote)"""
 _BARE = r"(?<![\w/:.)\]-])(?:~?(?:/[^\s/'\",:;()<>]+){2,}/?|[A-Za-z]:[\\/][^\s'\",;()<>]+)"
 _ANY = re.compile(f"{_QUOTED}|{_BARE}")
-_WORDS = ("refused", "failed", "garbled", "done")
+_WORDS = ("refused", "failed", "garbled", "busy", "done")
 
 
 def redact(reply: bytes, folder: Path, data: str = "") -> bytes:
