@@ -13,6 +13,7 @@ NAMES = (
     "against_gpboost",
     "million",
     "devices",
+    "cost",
     "rounds",
     "paper_001",
     "noisy_quadratic",
