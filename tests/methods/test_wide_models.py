@@ -17,6 +17,7 @@ from coterie.methods.fedem import FedEM
 from coterie.methods.knn_per import KNNPer
 from coterie.methods.local_training.new_client import join
 from coterie.objectives.deep import Deep
+from coterie.objectives.gradient_steps import Draws, Walk
 from coterie.objectives.holdout import halves
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.softmax import Softmax
@@ -279,3 +280,30 @@ OWN_LOSS = partial(
 def test_what_cannot_be_is_named(make, sentence):
     with pytest.raises(CoterieError, match=sentence):
         make()
+
+
+@pytest.mark.parametrize("B", [0, 3])
+def test_statistics_rest_where_no_row_weighs(B):
+    """Those of a component that no row comes of, and of a client whose rows weigh 0, moved to those of rows of 0."""
+
+    def normed():
+        return nn.Sequential(nn.Linear(P, H), nn.BatchNorm1d(H), nn.Tanh(), nn.Linear(H, K)).double()
+
+    weights = np.where(np.arange(len(W)) < STOPS[0], 0.0, W)
+    how = {"dtype": "float64", "loss": "cross_entropy", "buffers": "averaged"}
+    o = Deep.of(normed, X, 0 * Y, STARTS, STOPS, weights=weights, **how)
+    start = np.tile(o.start(0), (M, 1))
+    moved = o.walk(start, Walk(np.full(M, 0.1), np.full(M, 2), Draws(IDS, np.zeros(M, dtype=np.int64), B)))
+    np.testing.assert_array_equal(moved[0], start[0])
+    assert (np.abs(moved - start).max(axis=1)[1:] > 1e-3).all()
+
+    first = np.tile(o.start(0), (2, 1))
+    for values, bias in zip(first, np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3000.0]]), strict=True):
+        module = o.module(values)
+        nn.init.zeros_(module[3].weight)
+        module[3].bias.data = torch.as_tensor(bias)
+        values[:] = o.flat(module)
+    method, fed = FedEM(eta=0.1, k=2, tau=2, B=B), InProcess(o, ids=IDS, seed=SEED)
+    (state,) = method.run(fed, [1], method.init(fed, first))
+    np.testing.assert_allclose(state["w"][1], first[1], rtol=1e-14)
+    assert np.abs(state["w"][0] - first[0]).max() > 1e-3

@@ -156,7 +156,7 @@ class ModuleWorkspace:
         ``drawn`` is the context of the forward pass; ``moves`` says which layers do, by default all.
         """
         x, y, scale = batch
-        if not len(y):  # whose model rests, and its statistics too
+        if not len(y) or (self.of.moving and not scale.any()):  # whose model rests, and its statistics too
             return [torch.zeros_like(layer)[None] for layer in self.layers]
         self.training(len(y))
         with drawn, watched(self.of, self.module, beside.head if beside else ()) as taken:
