@@ -31,8 +31,8 @@ def update(
     steps = client.epoch_steps(site, E, B)
     theta = client.train(site, client.received(site, w, transport), eta, steps, begun * steps, B)
     reply = client.make_reply(site, theta, transport)
-    change = reply["x"] - reply["w"].astype(w.dtype)[:, None] * w
-    return reply | {"x": stale.astype(w.dtype)[:, None] * change}
+    change = reply.pop("x") - reply["w"].astype(w.dtype)[:, None] * w
+    return reply | {"change": stale.astype(w.dtype)[:, None] * change}  # private sums take x for a model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class FedBuff(LocalTraining):
         new["past"] = past[np.searchsorted(versions, np.unique(new["version"]))]
         if not sums or not sums["w"] > 0.0:
             return sums, new
-        return sums, new | {"w": (w + self.eta_g * sums["x"] / sums["w"]).astype(w.dtype)}
+        return sums, new | {"w": (w + self.eta_g * sums["change"] / sums["w"]).astype(w.dtype)}
 
     def next_changes(self, fed: Federation, state: State, there: Bools) -> tuple[Ints, Ints, State]:
         """Who ends next, K of those who are ``there`` (m,), with the versions they began at; and who trains then."""
