@@ -141,7 +141,7 @@ def test_every_bit_that_flips_is_damage_and_never_another_version():
             with pytest.raises(CoterieError, match=r"changed on the way.*send it again") as caught:
                 wire.decode(flipped)
             assert type(caught.value) is CoterieError
-            reply = read_reply(flipped, {"kind": "ask"})
+            reply = read_reply(flipped, {"kind": "ask"}, "here", b"12345678")
             assert isinstance(reply, ReplyFault) and reply.kind == "unreadable"
 
 

@@ -243,4 +243,4 @@ def _within(value: Any, low: float, high: float) -> bool:
     array = value.values if isinstance(value, Ragged) else np.asarray(value)
     if array.dtype.kind == "c":
         return bool((np.abs(array) <= high).all())
-    return array.dtype.kind not in "iuf" or not array.size or bool(low <= array.min() and array.max() <= high)
+    return array.dtype.kind not in "iuf" or not array.size or (low <= float(array.min()) and float(array.max()) <= high)
