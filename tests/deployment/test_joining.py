@@ -73,11 +73,17 @@ def test_a_gate_follows_who_is_signed_renewed_and_revoked(heart):
     joining.revoke(heart, "chur", "a laptop was stolen")
     assert len(keys()) == 2
     assert "a laptop was stolen" in Register.read(heart / "coordinator").revoked["chur"]
-    with pytest.raises(CoterieError, match=r"was revoked \(.* a laptop was stolen\): ask for another"):
+    stolen = heart / "stolen.request"
+    stolen.write_text((heart / "sites" / "chur" / "chur.request").read_text())
+    refused = pytest.raises(CoterieError, match=r"was revoked \(.* a laptop was stolen\): ask for another")
+    with refused:
         asked(heart, "chur")  # the same key again, which is still pending
     (heart / "sites" / "chur" / joining.PENDING).unlink()
     asked(heart, "chur")
     assert len(keys()) == 3 and belonging(heart / "coordinator") == SITES
+    with refused:
+        joining.sign(heart, stolen)  # though the site has another by now
+    assert len(keys()) == 3
 
 
 def test_a_site_is_added_and_one_removed_and_the_others_are_told(heart):
@@ -131,6 +137,17 @@ def test_what_does_not_belong_is_refused_and_changes_nothing(heart, tmp_path):
         request.write_text(text.replace(old, new, 1))
         with pytest.raises(CoterieError, match=words):
             joining.sign(heart, request)
+
+
+def test_a_key_is_of_one_site_alone(tmp_path):
+    heart = tmp_path / "heart"
+    folders.init(heart, Config("heart", "flower", sites=SITES), at_home=SITES)
+    asked(heart, *SITES)
+    request, own = heart / "sites" / "basel" / "basel.request", (heart / "signed" / "bern.signed").read_text()
+    request.write_text(request.read_text().replace('"basel"', '"bern"'))
+    with pytest.raises(CoterieError, match=r"is that of site 'basel': ask 'bern' for one of its own"):
+        joining.sign(heart, request)
+    assert (heart / "signed" / "bern.signed").read_text() == own
 
 
 def test_the_commands_say_what_to_do_next(tmp_path):

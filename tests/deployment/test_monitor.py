@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPConnection
@@ -45,8 +47,8 @@ def place(tmp_path, monkeypatch):
 
 
 @contextmanager
-def served(folder):
-    with monitor.server(monitor.Watch(folder), "127.0.0.1", 0) as server:
+def served(folder, host="127.0.0.1"):
+    with monitor.server(monitor.Watch(folder), host, 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
 
         def get(path, method="GET", **headers):
@@ -55,6 +57,7 @@ def served(folder):
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
 
+        get.port = server.server_port
         yield get
         server.shutdown()
 
@@ -123,12 +126,29 @@ def test_nothing_else_is_served_and_nothing_can_be_changed(place):
             assert get(path)[0] == 404
         assert get("/", "POST")[0] == 501
         assert get("/", Host="evil.example:80")[0] == 404
+        assert get("/", Host="localhost")[0] == 200  # behind a proxy that leaves the port out
+    with served(place / "coordinator", "0.0.0.0") as get:  # noqa: S104 - for others, by any name
+        assert get("/metrics", Host="fed.example.org:9464")[0] == 200
     watch = monitor.Watch(place / "coordinator")
     with (
         monitor.server(watch, "127.0.0.1", 0) as one,
         pytest.raises(CoterieError, match="choose another --port"),
     ):
         monitor.server(watch, "127.0.0.1", one.server_port)
+
+
+def test_looks_at_once_count_an_answer_once(place):
+    home = here.home(place, "basel")
+    (home / logs.LOG).write_text('{"time": "2026-01-01T00:00:00Z", "bytes": 3}\n' * 5000)
+    with served(home) as get, ThreadPoolExecutor(8) as callers:
+        texts = [text for _, text in callers.map(get, ["/metrics"] * 24)]
+    assert {numbers(text)["coterie_answers_bytes_total"] for text in texts} == {15000}
+
+
+def test_a_caller_that_says_nothing_is_let_go(place, monkeypatch):
+    monkeypatch.setattr(monitor, "PATIENCE", 0.1)
+    with served(place / "coordinator") as get, socket.create_connection(("127.0.0.1", get.port), 10.0) as silent:
+        assert silent.recv(1) == b"" and get("/")[0] == 200
 
 
 def test_labels_are_escaped():

@@ -86,10 +86,13 @@ def sign(folder: Path, path: Path) -> tuple[Path, str]:
         raise CoterieError(f"'{path}' has the identity of another site: ask '{asked.site}' for it again.")
     csr = certificates.requested(asked.csr)
     key = certificates.public(csr)
+    mark = certificates.fingerprint(key.encode())
     home = folder / COORDINATOR
     register, back = Register.read(home), folder / SIGNED / f"{asked.site}.signed"
-    if asked.site in register.revoked and back.exists() and toml_files.into(Signed, back, SIGNED).key == key:
-        raise CoterieError(f"The key in '{path}' was revoked ({register.revoked[asked.site]}): ask for another.")
+    if mark in register.ended:
+        raise CoterieError(f"The key in '{path}' was revoked ({register.ended[mark]}): ask for another.")
+    if other := next((site for site, known in register.keys.items() if known == key and site != asked.site), ""):
+        raise CoterieError(f"The key in '{path}' is that of site '{other}': ask '{asked.site}' for one of its own.")
     made: Mapping[str, str] = folders.engine(config.engine).admit(folder, config, asked.site, csr)
     register.signed(asked.site, key).write(home)
     if asked.identity:
@@ -99,7 +102,7 @@ def sign(folder: Path, path: Path) -> tuple[Path, str]:
     back.parent.mkdir(exist_ok=True)
     toml_files.write(back, asdict(Signed(asked.site, key, files=dict(made))))
     tell(folder, config)
-    return back, certificates.fingerprint(key.encode())
+    return back, mark
 
 
 def tell(folder: Path, config: Config) -> None:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from coterie.deployment import toml_files
+from coterie.deployment import certificates, toml_files
 from coterie.deployment.federation_toml import FEDERATION, Config
 from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import write_durable
@@ -43,6 +43,9 @@ class Register(Checked):
     revoked: Annotated[dict[str, Any], Option("Sites whose keys do not count, since when and why.")] = field(
         default_factory=dict
     )
+    ended: Annotated[dict[str, Any], Option("Fingerprints of all keys that were revoked, since when and why.")] = field(
+        default_factory=dict
+    )
 
     @classmethod
     def read(cls, folder: Path) -> Register:
@@ -61,8 +64,14 @@ class Register(Checked):
 
     def without(self, name: str, why: str = "") -> Register:
         """Without a site's key; for a reason ``why`` it is revoked, and the site must ask for another."""
-        others = [{site: said for site, said in part.items() if site != name} for part in (self.keys, self.revoked)]
-        return Register(*(part | {name: said} if why else part for part, said in zip(others, ("", why), strict=True)))
+        keys, revoked = (
+            {site: said for site, said in part.items() if site != name} for part in (self.keys, self.revoked)
+        )
+        if not why:
+            return Register(keys, revoked, self.ended)
+        key = self.keys.get(name)
+        ended = {certificates.fingerprint(key.encode()): why} if key else {}
+        return Register(keys | {name: ""}, revoked | {name: why}, self.ended | ended)
 
 
 def belonging(folder: Path) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,7 @@ RUNS = 12  # the last so many are shown
 FRESH = 15.0  # seconds for which an engine's word on who is connected counts
 SOON, LATE, LOW = 30 * 86400.0, 600.0, 2**30
 """When an alarm is raised: seconds until a certificate ends, seconds that a site is missing, bytes left on the disk."""
+PATIENCE = 20.0  # seconds for which a caller may be silent
 NEAR = 0.8  # of a day's limit, or of a budget
 _HELP = {
     "up": "Whether what is watched runs",
@@ -243,16 +245,21 @@ def _seconds(text: str) -> float:
 
 def server(watch: Watch, host: str, port: int) -> ThreadingHTTPServer:
     """The server of a folder's ``/metrics`` and of its page at ``/``; call its ``serve_forever``."""
-    hosts = {host, "localhost", "127.0.0.1"}
+    hosts, one_at_a_time = {host, "localhost", "127.0.0.1"}, threading.Lock()
+    here_alone = host == "localhost" or host.startswith("127.")
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = PATIENCE
+
         def do_GET(self) -> None:
             said = {"/metrics": _metrics, "/": _page}.get(self.path)
+            named = self.headers.get("Host", host)
             # a page of another site may not read this one under a name of its own (DNS rebinding)
-            if said is None or self.headers.get("Host", host).rpartition(":")[0].strip("[]") not in hosts:
+            if said is None or (here_alone and (named.rpartition(":")[0] or named) not in hosts):
                 self.send_error(404)
                 return
-            kind, text = said()
+            with one_at_a_time:  # a look goes on where the last has stopped to read
+                kind, text = said()
             self.send_response(200)
             self.send_header("Content-Type", kind)
             self.send_header("Cache-Control", "no-store")
