@@ -313,7 +313,7 @@ def use_status(folder: Path) -> None:
     from coterie.cli.federation import _standing
 
     found = {"federation": "heart", "engine": "flower", "running": True, "sites": {}, "trouble": None}
-    found["run"] = read_status(folder)
+    found |= {"revoked": {}, "certificate_ends": None, "run": read_status(folder)}
     _standing(found)
 
 
