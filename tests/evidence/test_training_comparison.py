@@ -34,6 +34,21 @@ def test_what_changes_nothing_is_refused_before_anything_is_trained(monkeypatch)
         compare(config(run={"checkpoint_every": 3}), ["fedavg"], alone=True)
 
 
+@pytest.mark.parametrize(
+    ("method", "given", "said"),
+    [
+        ("moon", {}, "'head*' head method moon"),
+        ("fedproto", {"head": ["0*"]}, "'head*bias' bias method fedproto"),
+        ("fedala", {"layers": ["1*", "conv*"]}, "'conv*' layers method fedala"),
+        ("fedbn", {}, "No layer normalises"),
+    ],
+)
+def test_patterns_of_every_method_are_held_to_the_layers_before_anything_is_trained(monkeypatch, method, given, said):
+    monkeypatch.setattr("coterie.evidence.training_comparison.train", None)
+    with pytest.raises(CoterieError, match=names(said)):
+        compare(config(methods={method: given}), ["fedavg", method])
+
+
 def test_local_and_pooled_are_always_in(result):
     assert list(result.runs) == ["local", "pooled", "ditto", "ifca"]
     assert [run.seed for run in result.runs["ditto"]] == [0, 1, 2]
@@ -260,6 +275,8 @@ def test_all_is_what_can_be_used():
     plain = chosen(TrainingProblem.of(config(), 0), ["all"])
     assert {"local", "pooled", "fedavg", "group-models"} <= set(plain)
     assert {"fedper", "fedbn", "group-sgd"} & set(plain) == set()
+    headed = TrainingProblem.of(config(methods={"all": {"head": ["1*"]}}), 0)
+    assert {"fedrod", "fedproto"}.isdisjoint(chosen(headed, ["all"]))  # nothing is their bias
     layered = TrainingProblem.of(config(layout={"personal": ["1*"]}), 0)
     assert {"fedper", "fedrep", "group-sgd"} <= set(chosen(layered, ["all"]))
     ungrouped = TrainingProblem.of(config(data={"partition": "iid"}), 0)

@@ -64,12 +64,10 @@ def usable(problem: TrainingProblem, name: str) -> bool:
     method, config = trained_method(name), problem.config
     layout = any(config.layout.values()) or method.layout in config.given(name) or not method.splits
     layers = not method.normalises or bool(parameters.normalising(problem.objective))
-    if head := config.given(name).get("head", getattr(method.method_class, "head", ())):
-        layers = bool(matching(head, parameters.layer_sizes(problem.objective)))
-        layers &= config.model["loss"] == "cross_entropy" or not hasattr(method.method_class, "bias")  # of classes
-    if hasattr(method.method_class, "reads"):  # answers of several nets, or of a net and a memory, are mixed
-        layers &= config.model["score"] is None and ":" not in config.model["loss"]
-        layers &= not (getattr(problem.objective, "kept", ()) and getattr(method.method_class, "several", False))
+    for option in {"head", "bias"} & method.hyper_parameters.keys():
+        patterns = config.given(name).get(option, getattr(method.method_class, option))
+        layers &= all(matching([one], parameters.layer_sizes(problem.objective)) for one in patterns)
+        layers &= config.model["loss"] == "cross_entropy" or option != "bias"  # of classes
     if hasattr(method.method_class, "reads"):  # answers of several nets, or of a net and a memory, are mixed
         layers &= config.model["score"] is None and ":" not in config.model["loss"]
         layers &= not (getattr(problem.objective, "kept", ()) and getattr(method.method_class, "several", False))
@@ -195,7 +193,7 @@ def need_known(config: Config, methods: Sequence[str]) -> None:
         if key not in known:
             having = [name for name, method in TRAINED.items() if key in method.hyper_parameters]
             raise CoterieError(
-                f"{key} is an option of {listed(having)}, and trained are {listed(methods, 12)}: name one that has it "
+                f"{key} is an option of {listed(having)}, and the training is by {listed(methods, 12)}: name one that has it "
                 f"as the method, or leave {key} out."
             )
 

@@ -58,7 +58,7 @@ class Permitted:
         """What an import path names; a CoterieError unless the caller named it in the call, and it did not change."""
         if path not in self.given and path not in self.allow:
             model = what.endswith("model")
-            remedy = f"if you trust it, name it in the call, with allow=[...]{' or as model=' * model}"
+            remedy = f"if you trust it, name it in the call, with allow=['{path}']{' or as model=' * model}, or --allow"
             if " " in path:  # it was in memory, and has no import path
                 remedy = "give it in the call, as model=" if model else "write it into a module, and train again"
             raise CoterieError(

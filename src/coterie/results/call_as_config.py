@@ -187,7 +187,9 @@ def method_names(given: Any) -> tuple[str, ...]:
     """Names of the methods to compare, of which one may stand alone."""
     names = (given,) if isinstance(given, str) else tuple(given) if _several(given) else ()
     if not names or not all(isinstance(name, str) for name in names):
-        raise CoterieError(f"methods must be names such as ['fedavg', 'ditto'], not {shown(given)}.")
+        raise CoterieError(
+            f"methods must be names such as ['fedavg', 'ditto'], or 'module:Class' of your own, not {shown(given)}."
+        )
     return names
 
 

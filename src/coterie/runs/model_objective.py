@@ -18,10 +18,12 @@ from coterie.data.net_inputs import is_plain
 from coterie.data.partition import ClientRows
 from coterie.errors import CoterieError, listed, nearest
 from coterie.federation import Array
+from coterie.methods.local_training.rounds import LAYERS
 from coterie.numerics.arrays import Ints
 from coterie.objectives.mixed import kinds
-from coterie.objectives.parameters import layer_sizes
+from coterie.objectives.parameters import NORMALISATION, layer_sizes, parameter_mask
 from coterie.objectives.softmax import Softmax
+from coterie.options import declared
 from coterie.runs.config import Config, called
 from coterie.runs.config_keys import section
 from coterie.runs.in_memory import MARK
@@ -193,13 +195,10 @@ def layers(config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
     A CoterieError for a pattern that matches nothing, and layers that are both or neither.
     """
     shared, personal = config.layout["shared"], config.layout["personal"]
-    known = list(dict.fromkeys(name for _, part in kinds(objective) for name in layer_sizes(part)))
+    known = _known(objective)
     if shared is None and personal is None:
         return {}
-    for pattern in (*(shared or ()), *(personal or ())):
-        if not matching([pattern], known):
-            hint = nearest(pattern, known) or f" There are {listed(known, 12)}."
-            raise CoterieError(f"'{pattern}', as [layout] says, matches no layer of the model that trains.{hint}")
+    _need_match((*(shared or ()), *(personal or ())), known, "[layout]")
     one, other = (matching(patterns or [], known) for patterns in (shared, personal))
     if both := [name for name in known if name in one and name in other]:
         raise CoterieError(f"Layer '{both[0]}' is shared and personal: name it in one of both.")
@@ -216,12 +215,33 @@ def layers(config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
     }
 
 
-def need_personal(method: Any, objective: Any) -> None:
-    """A CoterieError for layers that a method is to leave ``untied``, and that it shares between all clients."""
-    known = list(dict.fromkeys(name for _, part in kinds(objective) for name in layer_sizes(part)))
+def need_layers(name: str, method: Any, objective: Any) -> None:
+    """A CoterieError for a pattern of a method that matches no layer, and ``untied`` layers that it shares."""
+    known = _known(objective)
+    for option in layer_options(type(method)):
+        patterns = getattr(method, option)
+        if NORMALISATION in patterns:
+            parameter_mask(objective, (NORMALISATION,))
+        _need_match([one for one in patterns if one != NORMALISATION], known, f"{option} of the method {name}")
     personal = matching(getattr(method, "personal", ()), known)
-    if shared := [name for name in matching(getattr(method, "untied", ()), known) if name not in personal]:
+    if shared := [layer for layer in matching(getattr(method, "untied", ()), known) if layer not in personal]:
         raise CoterieError(f"untied names the layer '{min(shared)}', which is shared: name layers of personal.")
+
+
+def layer_options(method_class: type) -> list[str]:
+    """The options of a method that are patterns of layers."""
+    return [name for name, one in declared(method_class).items() if one.option.what == LAYERS]
+
+
+def _known(objective: Any) -> list[str]:
+    return list(dict.fromkeys(name for _, part in kinds(objective) for name in layer_sizes(part)))
+
+
+def _need_match(patterns: Iterable[str], known: Sequence[str], whose: str) -> None:
+    for pattern in patterns:
+        if not matching([pattern], known):
+            hint = nearest(pattern, known) or f" There are {listed(known, 12)}."
+            raise CoterieError(f"'{pattern}', as {whose} says, matches no layer of the model that trains.{hint}")
 
 
 def matching(patterns: Sequence[str], known: Iterable[str]) -> set[str]:

@@ -30,7 +30,7 @@ from coterie.options import unheeded
 from coterie.runs.config import differences, judged
 from coterie.runs.config_keys import section
 from coterie.runs.loop_and_callbacks import Callback, Look, State, follow
-from coterie.runs.model_objective import layers, need_personal
+from coterie.runs.model_objective import layers, need_layers
 from coterie.runs.scores import Scores
 from coterie.runs.training_problem import TrainingProblem
 from coterie.runs.user_defined_checks import CheckedMethod
@@ -110,7 +110,7 @@ class _Run:
             self.problem = replace(self.problem, main=self.main)
             self.judge = self.judge and replace(self.judge, main=self.main)
         if not self.trainer.user_defined:
-            need_personal(self.method, self.problem.objective)
+            need_layers(self.trainer.name, self.method, self.problem.objective)
         else:
             shape = len(self.problem.data), self.problem.objective.dim
             self.method = CheckedMethod(self.trainer.name, self.method, shape)

@@ -28,9 +28,12 @@ Passes = Annotated[int, Option("Passes over a client's rows in a round, ceil(n /
 _RATE = Declared("eta", float, Option(low=0.0))
 
 
+LAYERS = "names of parameters, or patterns such as head*"  # what options that name parameters must be
+
+
 def patterns(text: str) -> Option:
     """An option that names parameters."""
-    return Option(text, what="names of parameters, or patterns such as head*", read=_filled)
+    return Option(text, what=LAYERS, read=_filled)
 
 
 def _filled(names: tuple[str, ...]) -> tuple[str, ...]:
