@@ -193,8 +193,8 @@ def need_known(config: Config, methods: Sequence[str]) -> None:
         if key not in known:
             having = [name for name, method in TRAINED.items() if key in method.hyper_parameters]
             raise CoterieError(
-                f"{key} is an option of {listed(having)}, and the training is by {listed(methods, 12)}: name one that has it "
-                f"as the method, or leave {key} out."
+                f"{key} is an option of {listed(having)}, and the training is by {listed(methods, 12)}: name one that "
+                f"has it as the method, or leave {key} out."
             )
 
 
