@@ -129,3 +129,13 @@ def test_handshakes_that_failed_lately_are_counted(tmp_path):
     log.write_text(log.read_text() + "damaged - refused: \n" + line(1, "refused: unknown ca."))
     assert provisioning.refused(tmp_path).startswith("2 handshakes failed")
     assert "(unknown ca)" in provisioning.refused(tmp_path)
+
+
+def test_a_certificate_that_is_anothers_is_said_so(authorities):
+    ours, theirs = authorities["ours"], authorities["theirs"]
+    pair = ours / "site.crt", theirs / "site.key"
+    with pytest.raises(CoterieError, match=r"does not belong to .*site\.key: 'accept'"):
+        certificates.need_trust("127.0.0.1", 1, ours / "ca.crt", pair)
+    with pytest.raises(CoterieError, match="is not that of site 'basel'"):
+        certificates.need_valid(ours / "site.crt", "basel")
+    assert certificates.need_valid(ours / "site.crt", "127.0.0.1") is None

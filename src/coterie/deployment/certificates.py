@@ -43,8 +43,8 @@ _UNUSED = ("content_commitment", "key_encipherment", "data_encipherment", "key_a
            "decipher_only")  # fmt: skip
 
 
-def need_valid(path: Path) -> None:
-    """A CoterieError unless the certificate at ``path`` can be read and holds now."""
+def need_valid(path: Path, site: str = "") -> None:
+    """A CoterieError unless the certificate at ``path`` can be read, holds now and is that of ``site``, where named."""
     try:
         found = x509.load_pem_x509_certificate(path.read_bytes())
     except FileNotFoundError:
@@ -57,6 +57,9 @@ def need_valid(path: Path) -> None:
     if now < found.not_valid_before_utc:
         begin = f"{found.not_valid_before_utc:%Y-%m-%d %H:%M}"
         raise CoterieError(f"The certificate {path} begins on {begin} UTC: set this computer's clock, or {RENEW}.")
+    named = [part.value for part in found.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
+    if site and named != [site]:
+        raise CoterieError(f"The certificate {path} is not that of site '{site}': 'accept' the site's own.")
 
 
 def need_trust(host: str, port: int, root: Path, pair: tuple[Path, Path] | None = None) -> None:
@@ -67,7 +70,12 @@ def need_trust(host: str, port: int, root: Path, pair: tuple[Path, Path] | None 
     context, at = ssl.create_default_context(cafile=root), f"{host}:{port}"
     context.check_hostname = False
     if pair:
-        context.load_cert_chain(pair[0], pair[1])
+        try:
+            context.load_cert_chain(pair[0], pair[1])
+        except ssl.SSLError:
+            raise CoterieError(
+                f"The certificate {pair[0]} does not belong to {pair[1]}: 'accept' what was signed for this key."
+            ) from None
     try:
         plain = socket.create_connection((host, port), timeout=_PATIENCE)
     except OSError:

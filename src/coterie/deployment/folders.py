@@ -205,12 +205,16 @@ def _is_check(run: Path) -> bool:
 
 
 def need_key(home: Path, engine: Any) -> None:
-    """A CoterieError where a site has no key yet."""
+    """A CoterieError where a site has no key yet, or has the certificate of another."""
     if not (home / engine.KEY).exists():
         raise CoterieError(
             f"There is no key in '{home}' yet: 'coterie federation request {home}' makes it there, and 'coterie "
             "federation accept' installs what was signed."
         )
+    if (own := (home / engine.KEY).with_suffix(".crt")).exists():  # Flower's sites have none
+        from coterie.deployment import certificates
+
+        certificates.need_valid(own, Member.read(home).name)
 
 
 def trouble(engine: Any, home: Path) -> str | None:

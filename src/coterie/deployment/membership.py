@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from coterie.deployment import certificates, toml_files
+from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import FEDERATION, Config
 from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import write_durable
@@ -69,6 +69,8 @@ class Register(Checked):
         )
         if not why:
             return Register(keys, revoked, self.ended)
+        from coterie.deployment import certificates
+
         key = self.keys.get(name)
         ended = {certificates.fingerprint(key.encode()): why} if key else {}
         return Register(keys | {name: ""}, revoked | {name: why}, self.ended | ended)
