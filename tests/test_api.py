@@ -302,7 +302,7 @@ class TestNets:
         for net in (self.net(), self.net):
             with pytest.raises(CoterieError, match="Enough"):
                 coterie.compare((X, Y, CLIENT), Torch(net), methods="all", rounds=FEW)
-        assert sorted({*taken[1]} - {*taken[0]}) == ["fedsoft", "ifca"] and "fedavg" in taken[0]
+        assert sorted({*taken[1]} - {*taken[0]}) == ["fedem", "fedsoft", "ifca"] and "fedavg" in taken[0]
 
     def test_a_module_without_sizes_is_refused_with_what_to_do(self):
         with pytest.raises(CoterieError, match=names("lazy size nn.Linear(64, 10)")):

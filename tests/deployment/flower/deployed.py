@@ -50,7 +50,7 @@ class Deployed:
         self.home(run).mkdir(parents=True, exist_ok=True)
         (self.home(run) / "options.json").write_text(json.dumps(options))
 
-    def run(self, run, timeout=120.0, **options):
+    def run(self, run, timeout=300.0, **options):
         """Run the program of ``quadratics``; what it said of its costs."""
         self.ask(run, **options)
         flower.run(self.coordinator, run, timeout)

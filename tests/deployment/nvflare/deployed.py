@@ -57,14 +57,14 @@ class Deployed:
             self.processes.append(process)
             threading.Thread(target=process.wait, daemon=True).start()  # no process that was killed stays a zombie
 
-    def run(self, run, timeout=120.0, server=standin.Program, site=standin.Share, whole=False, **options):
+    def run(self, run, timeout=300.0, server=standin.Program, site=standin.Share, whole=False, **options):
         """Run cases as a job, of all sites or not; what it told of their costs."""
         self.home(run).mkdir(parents=True, exist_ok=True)
         (self.home(run) / "options.json").write_text(json.dumps({"policy": {"deadline": 20.0}} | options))
         nvflare.carry_out(self.coordinator, run, timeout, server, site, whole)
         return json.loads((self.home(run) / "told.json").read_text())
 
-    def wait_for(self, run, exchange, timeout=120.0):
+    def wait_for(self, run, exchange, timeout=300.0):
         """Until a run has gone through so many exchanges."""
         end = time.monotonic() + timeout
         while self.gone(run) < exchange and time.monotonic() < end:

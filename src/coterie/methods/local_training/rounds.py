@@ -82,7 +82,9 @@ class LocalTraining(Checked, Stepwise):
     online: Annotated[
         float, Option("Share of the time in which a client is there to be asked.", above=0.0, high=1.0)
     ] = 1.0
-    stay: Annotated[int, Option("Rounds that a client stays there, or away, at least.", low=1)] = 1
+    stay: Annotated[
+        int, Option("Rounds that a client stays there, or away, at least.", low=1, beside=("online", ()))
+    ] = 1
     seed: Annotated[int, Option("Of who takes part and of the first model; rows are drawn by the engine's.", low=0)] = 0
     personal: Annotated[tuple[str, ...], patterns("Parameters that never leave a client, such as head*.")] = ()
     up: Annotated[str, codec_option("Codec of what clients send: see ``coterie.codecs.by_name``.")] = "none"
