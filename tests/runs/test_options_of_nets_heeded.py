@@ -30,6 +30,17 @@ TAKEN = {
     **{"rounds": 1, "restarts": 3, "mu": 0.4, "margin": 2.0, "bend": 0.3, "steps": 3, "alone": 1, "adaptive": True},
     **{"rule": "median", "spread": 0.2, "personal": ["body*"], "shared": ["head*"]},
     **{"schedule_args": {"gamma": 0.5}},
+    **{
+        "head": ["body*"],
+        "bias": ["body*bias"],
+        "layers": ["head*"],
+        "K": 2,
+        "M": 3,
+        "held": 0.6,
+        "epsilon": 1.0,
+        "noise": 0.2,
+        "every": 1,
+    },
     **{"untied": ["head*"], "free": ["head*"], "regions": {"0": "a", "1": "b"}, "beta": 0.3},
 }
 """Values of hyper-parameters; of what is not here, another than the default."""
@@ -39,12 +50,22 @@ MODEL |= {"metrics": ["auc"], "positive": 0}
 MODEL |= {"score": "own", "greater_is_better": True, "inputs": ["x"], "target": "y", "heads": {"0": {"norm": True}}}
 FREE = {"strict", "device", "path", "args", "batched", "at_once"}
 """What rightly changes nothing where nothing is broken or on one device, or says what the model is or how it runs."""
-RARELY = {("local", "buffers"), ("pooled", "buffers"), ("fedbn", "buffers"), ("similarity-network", "gap")}
-"""Of baselines nothing travels, fedbn keeps statistics, and a gap is what solves may leave, not what they leave."""
+RARELY = {
+    ("fedbn", "buffers"),  # it keeps statistics
+    ("fedem", "buffers"),  # it refuses personal ones
+    ("fedfomo", "epsilon"),  # two rounds are few for an affinity
+    ("fedproto", "buffers"),  # prototypes alone travel
+    ("local", "buffers"),  # nothing travels
+    ("pooled", "buffers"),
+    ("similarity-network", "gap"),  # it is what solves may leave, not what they leave
+}
 NEEDED = {
     "cfl": {"eps1": 9.0, "eps2": 1e-3},
     "found-groups": {"by": "updates", "steps": 2, "k": 2},
     "ifca": {"k": 2},
+    "fedem": {"k": 2},
+    "fedfomo": {"M": 2},
+    "fedproto": {"lam": 0.3},
     "group-penalty": {"mu": 0.2},
     "weighted-averaging": {"k": 2},
     "bias-correction": {"k": 2, "rounds": 3},
@@ -68,6 +89,8 @@ def fitted(method, option, value, in_model):
     given = of_net(row) | {
         "rounds": {"rounds": ROUNDS, **({"B": 3} if "B" in row.hyper_parameters else {})} | NEEDED.get(method, {})
     }
+    if method == "fedem":
+        given.pop("personal", None)  # which it refuses
     model = {option: own.get(option, value)} if in_model else {}
     given["rounds"] |= {} if in_model or not option else {option: value}
     if option in ("edges", "network", "main"):

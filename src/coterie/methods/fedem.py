@@ -25,12 +25,14 @@ from coterie.objectives.wide_models import Mixture, loss_of
 from coterie.options import Option
 
 
-def responsibilities(site: Site, w: Floats, pi: Floats, noise: float) -> Floats:
+def responsibilities(site: Site, w: Floats, pi: Floats, noise: float | None) -> Floats:
     """The E step: q (rows, k) of all rows, client after client, under components w (k, d) and shares pi (m, k)."""
     o = site.objective
     if getattr(o, "row_losses", None) is None:
         raise CoterieError(f"FedEM asks for losses of single rows, which {type(o).__name__} has not.")
-    scale = 2.0 * noise if loss_of(o, "FedEM") == "mse" else 1.0
+    if (loss := loss_of(o, "FedEM")) != "mse" and noise is not None:
+        raise CoterieError(f"FedEM's noise is the variance of outcomes under mse, not {loss}: leave it out.")
+    scale = 1.0 if noise is None else 2.0 * noise
     losses = np.stack([o.row_losses(np.broadcast_to(c, (len(site), len(c)))) for c in w], axis=1)
     with np.errstate(divide="ignore"):
         z = np.log(np.repeat(pi, o.counts, axis=0)) - losses / scale
@@ -42,7 +44,7 @@ def responsibilities(site: Site, w: Floats, pi: Floats, noise: float) -> Floats:
 
 @work
 def update(
-    site: Site, w: Floats, transport: ModelTransport, eta: float, tau: int, B: int, t: int, noise: float
+    site: Site, w: Floats, transport: ModelTransport, eta: float, tau: int, B: int, t: int, noise: float | None
 ) -> Reply:
     """Algorithm 2: both steps; a component is sent as it came where a client's steps of any diverge."""
     m, k = len(site), len(w)
@@ -83,7 +85,9 @@ class FedEM(IFCA):
     """
 
     joins: ClassVar[str] = "rounds"
-    noise: Annotated[float, Option("Variance of outcomes around a component under the loss mse.", above=0.0)] = 0.5
+    noise: Annotated[
+        float | None, Option("Under the loss mse: the variance of outcomes around a component, usually .5.", above=0.0)
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
