@@ -81,7 +81,7 @@ def site(tmp_path_factory) -> Iterator[tuple[str, list[str]]]:
         Table("Runs", ("run", "state", "missing", "exchanges", "down, kB", "up, kB", "last exchange"), runs, texts=3),
     ]
     values = {"facts": ["over nvflare"], "alarms": [f"{evil[3]} is missing"], "tables": tables}
-    federation = page("status.html", headline="Federation heart: 1 alarm", where="coordinator", **values)
+    federation = page("status.html", headline="Federation heart: 1 alarm", question="coordinator", **values)
     write_page(federation, folder / "federation.html")
     asked: list[str] = []
 

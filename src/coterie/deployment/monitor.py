@@ -231,7 +231,7 @@ class Watch:
         )
         now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
         values = {"alarms": found.alarms, "tables": found.tables, "facts": [*found.facts, now]}
-        return page("status.html", headline=headline, where=f"{who}, read only", **values)
+        return page("status.html", headline=headline, question=f"{who}, read only", **values)
 
 
 def _nobody(request: Any, key: bytes) -> bytes:
