@@ -11,7 +11,7 @@ COMPILED_dev := cryptography.x509, flwr.app, formulaic, hypothesis, matplotlib.p
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo federation-demo hospitals test soak lint format bench papers docs clean
+.PHONY: help demo federation-demo hospitals test soak lint format bench papers docs dist clean
 
 help:
 	@echo "make demo    install, fit 160 schools, say where the model and the report lie"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench   compare speed and accuracy with lme4 and GPBoost"
 	@echo "make papers  make the papers' tables and figures again, into build/papers; one: make papers NAME=001/table1"
 	@echo "make docs    build the documentation into build/docs"
+	@echo "make dist    build the source and the wheel, and fit a table with nothing but the wheel"
 	@echo "make clean   remove builds and the environment"
 
 demo: $(VENV)/.data
@@ -62,6 +63,14 @@ papers: $(VENV)/.papers
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "The documentation is build/docs/index.html"
+
+dist: $(VENV)/.made
+	$(PIP) build
+	rm -rf dist && $(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv dist/bare && dist/bare/bin/pip install --quiet --disable-pip-version-check dist/*.whl
+	cd dist && bare/bin/coterie data fetch heart --out heart.csv && bare/bin/coterie fit heart.csv \
+	    --formula "disease ~ age + sex" --client hospital --family binomial --out model
+	@echo "dist has the source and the wheel, which fits a table with nothing else installed"
 
 clean:
 	rm -rf build dist $(VENV) $(VENV)-federation

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from coterie.results.training_result import TrainingResult as TrainingResult
     from coterie.runs.config_keys import Torch as Torch
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Advice": "coterie.results.advice",
