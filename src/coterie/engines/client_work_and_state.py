@@ -211,6 +211,11 @@ def owned(i: int, reply: dict[str, Any]) -> dict[str, Any]:
     return {name: _own(value) for name, value in reply.items()}
 
 
+def _differ(value: Array, other: Array) -> bool:
+    """Whether arrays have rows of other shapes or types."""
+    return value.shape[1:] != other.shape[1:] or value.dtype != other.dtype
+
+
 def _own(value: Any) -> Any:
     if isinstance(value, Ragged):
         return Ragged(_own(value.values), value.offsets)
@@ -249,14 +254,17 @@ if hasattr(os, "register_at_fork"):  # a child has the pool and none of its thre
 class Store:
     """Personal state of a site's m clients, one array for each name; large ones lie in temporary files.
 
-    A ``tentative`` store keeps what is written aside until :meth:`commit`. In another one blocks write in place, and an
-    array whose shape or type changes is swapped in by :meth:`commit`.
+    A ``tentative`` store keeps what is written aside until :meth:`commit`: rows of arrays that are there as a log of
+    what to write, or, where all that is written must lie in whole arrays (``durable``), in copies of them. In another
+    one blocks write in place. An array whose shape or type changes is swapped in by :meth:`commit`.
     """
 
-    def __init__(self, m: int, tentative: bool = False) -> None:
+    def __init__(self, m: int, tentative: bool = False, durable: bool = False) -> None:
         self.m, self.tentative = m, tentative
         self.arrays: dict[str, Array] = {}
         self.staged: dict[str, Array] = {}
+        self._logs = tentative and not durable
+        self._log: list[tuple[str, Rows, Array]] = []
         self.kept: set[str] = set()  # names whose arrays somebody may return to, so that they are copied first
         self._reshaped: dict[str, int] = {}  # clients that have yet to write a name in its new shape
         self._lock = threading.Lock()
@@ -264,10 +272,11 @@ class Store:
     def write(self, name: str, rows: Rows, value: Array, whole: bool) -> None:
         """Write ``value`` for the clients ``rows``; ``whole``: this exchange covers all clients."""
         with self._lock:
-            target = self.staged.get(name)
+            target, logged = self.staged.get(name), False
             if target is None:
-                target = self._target(name, value, whole)
-            written = self._writable(WRITTEN + name)
+                logged = self._logs and name in self.arrays and not (whole and _differ(value, self.arrays[name]))
+                target = self.arrays[name] if logged else self._target(name, value, whole)
+            written = None if logged else self._writable(WRITTEN + name, self.tentative)
             if name in self._reshaped:
                 self._reshaped[name] -= len(value)
         if target.shape[1:] != value.shape[1:] or not np.can_cast(value.dtype, target.dtype, "same_kind"):
@@ -275,6 +284,9 @@ class Store:
                 f"State {name!r} is {target.dtype} {target.shape[1:]} for some clients "
                 f"and {value.dtype} {value.shape[1:]} for others: use one type, and pad to one shape."
             )
+        if logged:
+            self._log.append((name, rows, _own(value)))
+            return
         mapped_arrays.write(target, rows, value)
         if written is not None:
             written[rows] = True
@@ -283,18 +295,18 @@ class Store:
         old = self.arrays.get(name)
         if old is None:
             self.staged[WRITTEN + name] = np.zeros(self.m, dtype=bool)
-        elif not whole or (old.shape[1:] == value.shape[1:] and old.dtype == value.dtype):
-            same: Array = self._writable(name)  # type: ignore[assignment]
+        elif not whole or not _differ(value, old):
+            same: Array = self._writable(name, self.tentative)  # type: ignore[assignment]
             return same
         else:
             self._reshaped[name] = self.m
         new = self.staged[name] = mapped_arrays.zeros((self.m, *value.shape[1:]), value.dtype)
         return new
 
-    def _writable(self, name: str) -> Array | None:
-        """The array that writes go to: the state itself, or a copy of it that is kept aside."""
+    def _writable(self, name: str, aside: bool) -> Array | None:
+        """The array that writes go to: the state itself, or a copy of it that is kept ``aside``."""
         array = self.staged.get(name, self.arrays.get(name))
-        if array is not None and name not in self.staged and (self.tentative or name in self.kept):
+        if array is not None and name not in self.staged and (aside or name in self.kept):
             array = self.staged[name] = mapped_arrays.copy(array, self.arrays.get(WRITTEN + name))
         return array
 
@@ -314,12 +326,19 @@ class Store:
 
     def commit(self) -> None:
         """Make what was written the state."""
+        for name, rows, value in self._log:
+            target, written = self._writable(name, False), self._writable(WRITTEN + name, False)
+            mapped_arrays.write(target, rows, value)  # type: ignore[arg-type]
+            if written is not None:
+                written[rows] = True
+        self._log.clear()
         self.arrays.update(self.staged)
         self.kept.difference_update(self.staged)
         self.staged.clear()
 
     def forget(self) -> None:
         """Drop what was written aside."""
+        self._log.clear()
         self.staged.clear()
         self._reshaped.clear()
 

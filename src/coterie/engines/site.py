@@ -67,7 +67,7 @@ class Node:
         self._rows = np.ones(m, np.int64) if counts is None else np.asarray(counts, dtype=np.int64)
         self._about = {"labels": ids if labels is None else labels, "levels": list(levels), "info": dict(info or {})}
         self._min_group = min_group
-        self._store = Store(m, tentative=True)
+        self._store = Store(m, tentative=True, durable=folder is not None)
         site = Site(objective, clusters, weights, ids, State(self._store.arrays, slice(None), m), seed)
         self._run = Runner(site, self._store, threads, block)
         self._committed: Exchange = [0, 0]
