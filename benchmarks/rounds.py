@@ -21,7 +21,7 @@ from coterie.methods.clustered_l2gd.cluster_rounds import Coordinated
 from coterie.methods.clustered_l2gd.theory import fractions
 from coterie.methods.tree.client_work import reveal
 from coterie.objectives.glm import GLM
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 
 LOOP = Path(__file__).parents[1] / "tests" / "reference" / "l2gd_loop.py"
 T, SEED, GOAL = 50_000, 3, 8.0
@@ -41,7 +41,7 @@ def table(m: int = 10, k: int = 20, each: int = 20, d: int = 20) -> tuple[GLM, n
 def run() -> list[Row]:
     glm, clusters = table()
     p = np.full(20, 0.05)
-    ties, tau = Ties.of(clusters, 20, 1.0, 1.0, None), fractions(0.05, p)
+    ties, tau = ClusterTies.of(clusters, 20, 1.0, 1.0, None), fractions(0.05, p)
     X, y = glm.X.reshape(400, 10, 20), glm.y.reshape(400, 10)
     H, b = X.transpose(0, 2, 1) @ X, np.einsum("mni,mn->mi", X, y)
     drawn = Coordinated(0.05).draw(SEED, np.arange(T)), cluster_rounds.cluster_coins(SEED, np.arange(T), p)

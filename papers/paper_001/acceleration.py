@@ -30,7 +30,7 @@ from coterie.methods.clustered_l2gd.theory import ball
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics.arrays import Floats
 from coterie.objectives.glm import GLM
-from coterie.relations.clusters import ClusterTree, Ties
+from coterie.relations.clusters import ClusterTies, ClusterTree
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.pictures import BLUE, GREEN, GREY, ORANGE, panels
@@ -51,7 +51,7 @@ class Setting:
     """The problem: rows, ties and what the theorems need."""
 
     glm: GLM
-    ties: Ties
+    ties: ClusterTies
     kappa: float
 
     def fed(self, seed: int) -> InProcess:
@@ -86,7 +86,7 @@ def setting(seed: int = 0) -> Setting:
     m = len(clusters)
     theta = rng.normal(size=(CLUSTERS, D))[clusters] + rng.normal(size=(m, D))
     X, noise = rng.normal(size=(m * ROWS, D)), 0.1 * rng.normal(size=m * ROWS)
-    starts, ties = np.arange(m) * ROWS, Ties.of(clusters, CLUSTERS, 1.0, 1.0, None)
+    starts, ties = np.arange(m) * ROWS, ClusterTies.of(clusters, CLUSTERS, 1.0, 1.0, None)
 
     def shrunk(log_size: float) -> Setting:
         columns = X * np.exp(log_size * np.linspace(0.0, 1.0, D))

@@ -16,7 +16,7 @@ from coterie.methods.clustered_l2gd.fit import OPTIMUM, distance_monitor, gap, g
 from coterie.methods.clustered_l2gd.strong_convexity import client_constants, mu_F
 from coterie.methods.clustered_l2gd.theory import Choice, choose
 from coterie.numerics.arrays import Floats, Ints
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.paper_001.rounds import P
@@ -106,7 +106,7 @@ def measure(title: str, p: float | None, seeds: range, t: Ints, settings: Settin
     """Run with Theorem 3.5's step size; every seed has its own coins, on the same data."""
     data = simulate(0, ROWS)
     fed, problem = data.setting()
-    ties = Ties.of(fed.clients.clusters, fed.clients.k, 1.0, 1.0, None)
+    ties = ClusterTies.of(fed.clients.clusters, fed.clients.k, 1.0, 1.0, None)
     solve_exactly(fed, problem, ties)
     chosen, mu, at = (
         choose(ties, ties.most(client_constants(fed).L), p, p),

@@ -30,7 +30,7 @@ from coterie.methods.clustered_l2gd.strong_convexity import client_constants, mu
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics.arrays import Floats, over
 from coterie.objectives.glm import GLM
-from coterie.relations.clusters import ClusterTree, Ties
+from coterie.relations.clusters import ClusterTies, ClusterTree
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.pictures import BLUE, GREEN, GREY, panels
@@ -63,7 +63,7 @@ class Instance:
     """Rows, ties and what theory needs."""
 
     glm: GLM
-    ties: Ties
+    ties: ClusterTies
     mu: float
     L: Floats
 
@@ -93,7 +93,7 @@ def instance(name: str, scale: float = 1.0, seed: int = 0) -> Instance:
     y = np.sum(X * np.repeat(theta, ROWS, axis=0), axis=1) + 0.1 * rng.normal(size=m * ROWS)
     at = np.arange(m) * ROWS
     glm = GLM(X, y, np.zeros(len(y)), np.ones(len(y)), at, at + ROWS)
-    ties = Ties.of(clusters, k, scale * gammas[clusters], scale * LAM, None)
+    ties = ClusterTies.of(clusters, k, scale * gammas[clusters], scale * LAM, None)
     fed = InProcess(glm, clusters)
     return Instance(glm, ties, mu_F(fed, ties), ties.most(client_constants(fed).L))
 

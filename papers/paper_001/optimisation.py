@@ -24,7 +24,7 @@ from coterie.methods.stepwise import trace_steps
 from coterie.methods.tree.client_work import reveal
 from coterie.numerics.arrays import Floats
 from coterie.objectives.glm import GLM
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 from coterie.report.tables import Table
 from coterie.runs.run_table_method import objective
 from papers.outcome import Outcome, Settings
@@ -110,7 +110,7 @@ def losses_of(data: Data, reading: str) -> GLM:
 def follow(data: Data, reading: str, gamma: float, seed: int, until: int) -> Run:
     """The paper's optimiser for ``T`` steps, then on to ``until`` while its held-out loss is not near the exact one."""
     fed = InProcess(losses_of(data, reading), data.train.clusters, ids=data.train.ids)
-    ties = Ties.of(fed.clients.clusters, fed.clients.k, gamma, LAM, None)
+    ties = ClusterTies.of(fed.clients.clusters, fed.clients.k, gamma, LAM, None)
     exact = solve_exactly(fed, data.problem, ties)
     target = float(data.scores(exact.client)[0].mean())
     k, monitor = fed.clients.k, distance_monitor(BINOMIAL, exact.root)

@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.data.images import rotated_digits
-from coterie.methods.networks.options import NEIGHBOURS
+from coterie.methods.networks.similarity import NEIGHBOURS
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.clusters import adjusted_rand_index
 from coterie.relations.network import Network

@@ -11,7 +11,7 @@ import numpy as np
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.networks.objective import Prior
 from coterie.methods.networks.optimum import Path, grid, path
-from coterie.methods.networks.options import Similarity
+from coterie.methods.networks.similarity import Similarity
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.arrays import Floats, Ints

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="networks need the extra torch")
 
 from coterie.engines.local_engines import InProcess
-from coterie.methods.networks.options import Similarity
+from coterie.methods.networks.similarity import Similarity
 from coterie.objectives.deep import Deep
 from coterie.objectives.deep.nets import unet
 from papers.paper_003 import nodules, segmentation, steps

@@ -107,7 +107,7 @@ def fit(  # type: ignore[misc]
         Which clients are alike, for the method "similarity-network", which is then compared with the others:
         ``{"space": "model", "k": 5}``, ``{"edges": pairs of labels}`` or ``{"covariates": ["size", "sector"]}``; see
         :class:`coterie.methods.networks.options.Asked` and
-        :class:`coterie.methods.networks.options.Similarity`.
+        :class:`coterie.methods.networks.similarity.Similarity`.
     shared : str or sequence of str, optional
         Terms with one coefficient for all clients (columns that do not vary within any client are always shared), or
         layers of a net, by names or patterns such as "body*".

@@ -37,7 +37,7 @@ from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrectio
 from coterie.objectives.glm import GLM
 from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.quadratic import Quadratic
-from coterie.relations.clusters import ClusterTree, Ties
+from coterie.relations.clusters import ClusterTies, ClusterTree
 from tests.engines.faults import Loopback
 
 State = dict[str, Any]
@@ -457,13 +457,13 @@ EXACT = [
 # -- known clusters over rounds
 
 
-def own_ties(fed: Any, nested: bool = False) -> Ties:
+def own_ties(fed: Any, nested: bool = False) -> ClusterTies:
     """Strengths that go with a client's label, not with its place; ``nested``: of pairs of clusters, too."""
     gamma, k = 0.3 + (fed.clients.ids % np.uint64(97)).astype(np.float64) / 97.0, fed.clients.k
     if not nested:
-        return Ties.of(fed.clients.clusters, k, gamma, None, 0.4)
+        return ClusterTies.of(fed.clients.clusters, k, gamma, None, 0.4)
     pairs = np.arange(k) // 2
-    return Ties.of(fed.clients.clusters, k, gamma, 2.0, None, (pairs, np.zeros(pairs[-1] + 1, dtype=np.int64)))
+    return ClusterTies.of(fed.clients.clusters, k, gamma, 2.0, None, (pairs, np.zeros(pairs[-1] + 1, dtype=np.int64)))
 
 
 def l2gd(fed: Any, state: State | None = None, nested: bool = False, **options: Any) -> Iterator[State]:

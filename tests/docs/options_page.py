@@ -17,7 +17,8 @@ from coterie.methods.local_training.fit import Rounds as Training
 from coterie.methods.local_training.new_client import RULES
 from coterie.methods.local_training.rounds import LocalTraining
 from coterie.methods.method import Method
-from coterie.methods.networks.options import Asked, Run, Similarity
+from coterie.methods.networks.options import Asked, Run
+from coterie.methods.networks.similarity import Similarity
 from coterie.methods.registry import METHODS, TRAINED
 from coterie.options import Checked, declared
 from coterie.results.fit_options import Columns, Options

@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import minimize
 
 import coterie
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 
 M, K, D = 7, 3, 2
 CLUSTER = np.array([0, 0, 0, 1, 1, 2, 2])  # j(i)
@@ -68,7 +68,7 @@ def smallest(function, size):
 def test_both_forms_have_the_minimiser_that_is_fitted(table, family):
     Gamma = np.bincount(CLUSTER, GAMMA)
     alpha = LAM / (LAM + Gamma)
-    np.testing.assert_allclose(Ties.of(CLUSTER, K, GAMMA, LAM, None).alpha, alpha)
+    np.testing.assert_allclose(ClusterTies.of(CLUSTER, K, GAMMA, LAM, None).alpha, alpha)
     np.testing.assert_allclose(alpha * Gamma / (1.0 - alpha), LAM)
     one = smallest(lambda v: form_23(table, family, v), (M + K + 1) * D)
     other = smallest(lambda v: form_21(table, family, v, alpha), M * D)

@@ -7,7 +7,7 @@ import numpy as np
 from coterie.methods.tree.client_work import reveal
 from coterie.numerics import keyed_random
 from coterie.objectives.glm import GLM
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 
 SIZES = (4, 1, 7, 3, 5)
 
@@ -56,8 +56,8 @@ def ties_of(kind, clusters):
     """Strengths of several shapes."""
     k, rng = clusters.max() + 1, np.random.default_rng(5)
     if kind == "equal":
-        return Ties.of(clusters, k, 1.0, 2.0, None)
+        return ClusterTies.of(clusters, k, 1.0, 2.0, None)
     gamma = rng.uniform(0.2, 2.0, len(clusters))
     if kind == "some alone":
         gamma[[0, 3, 9]] = 0.0
-    return Ties.of(clusters, k, gamma, None, rng.uniform(0.1, 0.9, k))
+    return ClusterTies.of(clusters, k, gamma, None, rng.uniform(0.1, 0.9, k))

@@ -10,7 +10,7 @@ from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd import cluster_rounds
 from coterie.methods.clustered_l2gd.theory import fractions
 from coterie.objectives.quadratic import Quadratic
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 from tests.methods.known_clusters import gradient, table, theta_of, ties_of
 from tests.reference.l2gd_loop import async_l2gd
 
@@ -59,7 +59,7 @@ def test_quadratics_that_have_no_minimum_drift_as_the_steps_do():
     A = np.zeros((2, 2, 2))
     A[:, 0, 0] = [2.0, 3.0]
     objective = Quadratic(A, np.array([[1.0, 1.0], [2.0, -1.0]]))
-    ties, p = Ties.of(np.zeros(2, int), 1, 1.0, None, 1.0), np.zeros(1)
+    ties, p = ClusterTies.of(np.zeros(2, int), 1, 1.0, None, 1.0), np.zeros(1)
     out = []
     for closed in (True, False):
         fed = InProcess(objective)

@@ -14,7 +14,7 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.l2gd import L2GD
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 from tests.messages import names
 from tests.methods.known_clusters import theta_of
 from tests.reference import more_baselines_loop as loop
@@ -76,7 +76,7 @@ def test_with_one_coin_it_is_the_asynchronous_algorithm(alpha):
     counts = np.array([method.drawn(t) for t in range(12)])
     heads = np.cumsum(counts + 1)[:-1] - 1  # the first communication, of equal models, is none
     p0 = 1.0 / (1.0 + tau)
-    ties = Ties.of(CLUSTERS, 3, lam, None, alpha)
+    ties = ClusterTies.of(CLUSTERS, 3, lam, None, alpha)
     there = AsyncL2GD(ties, p0, np.zeros(3), np.ones(3), eta * (1.0 - p0), vote=Given(tuple(heads)), closed=False)
     (_,) = there.run(other, [int(counts.sum() + len(heads))])
     np.testing.assert_allclose(method.models(fed, state), theta_of(other), rtol=1e-10, atol=1e-12)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -16,7 +14,16 @@ from coterie.cli import declared_options as o
 from coterie.cli import fit_and_compare_nets as nets
 from coterie.cli import fit_over_sites as sites
 from coterie.cli.declared_options import TABLES, Force, new_file, own_option, place
-from coterie.cli.outputs import check_folder, check_page, check_table, need_room, our_document, our_page, write_table
+from coterie.cli.outputs import (
+    check_folder,
+    check_page,
+    check_table,
+    need_room,
+    our_document,
+    our_page,
+    write_fit,
+    write_table,
+)
 from coterie.cli.terminal import say, width
 from coterie.deployment.federation_toml import LONGEST, is_federation
 from coterie.errors import CoterieError, plural
@@ -87,7 +94,7 @@ def fit(
     if not as_json:
         show(result, out, force, run / "result", summary)
     elif out is not None:
-        keep(result, out, force)
+        write_fit(result, out, force)
 
 
 @o.takes({name: one for name, one in OPTIONS.items() if name != "method"})
@@ -147,7 +154,7 @@ def show(result: FitResult, out: Path | None, force: bool, lies: Path | None = N
 
     if out is not None:
         with status("Writing the report ..."):
-            keep(result, out, force)
+            write_fit(result, out, force)
     print_comparison(result)
     print()
     explain(result)
@@ -246,28 +253,6 @@ def inputs(table: Path, network: list[str] | None) -> list[Path]:
     """The files that a command reads."""
     edges = o.assignments("--network", network, names=("covariates",)).get("edges")
     return [table, *([] if edges is None else [place(edges)])]
-
-
-def keep(result: FitResult, out: Path, force: bool) -> None:
-    """Write model and report into a folder: both or, on any error, neither."""
-    folder = out if out.is_dir() else out.with_name(f".{out.name}.{os.getpid()}.part")
-    draft = folder / f".report.{os.getpid()}.html"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        result.report(draft)
-        result.save(folder, force=force)
-        draft.replace(folder / "report.html")
-        if folder != out:
-            folder.rename(out)
-    except OSError as e:
-        raise CoterieError(f"'{out}' cannot be written: {e.strerror or e}.") from e
-    except CoterieError as e:  # names the draft
-        text = str(e).replace(str(draft), str(out / "report.html")).replace(str(folder), str(out))
-        raise CoterieError(text) from e
-    finally:
-        draft.unlink(missing_ok=True)
-        if folder != out:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def what_was_read(df: pd.DataFrame, table: Path, labels: list[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,8 @@ from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from coterie.results.fit_result import FitResult
 
 
 def check_table(out: Path, inputs: Iterable[Path], force: bool, kind: str) -> None:
@@ -32,6 +35,28 @@ def write_table(frame: pd.DataFrame, out: Path, kind: str, sentence: str = "") -
 
     table_files.write_table(frame, out)
     wrote(kind, out, sentence)
+
+
+def write_fit(result: FitResult, out: Path, force: bool) -> None:
+    """Write model and report into a folder: both or, on any error, neither."""
+    folder = out if out.is_dir() else out.with_name(f".{out.name}.{os.getpid()}.part")
+    draft = folder / f".report.{os.getpid()}.html"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        result.report(draft)
+        result.save(folder, force=force)
+        draft.replace(folder / "report.html")
+        if folder != out:
+            folder.rename(out)
+    except OSError as e:
+        raise CoterieError(f"'{out}' cannot be written: {e.strerror or e}.") from e
+    except CoterieError as e:  # names the draft
+        text = str(e).replace(str(draft), str(out / "report.html")).replace(str(folder), str(out))
+        raise CoterieError(text) from e
+    finally:
+        draft.unlink(missing_ok=True)
+        if folder != out:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_page(out: Path, inputs: Iterable[Path], force: bool) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from coterie.engines.cost_ledger import nbytes
-from coterie.engines.reduction import Adder, Gather, Segments, checked
+from coterie.engines.reduction import Adder, Gather, Segments
 from coterie.engines.routing import compact, localise
 from coterie.errors import CoterieError
 from coterie.federation import WRITTEN, Array, Ints, Ragged, Rows, Site, State, Work, readonly, work_name
@@ -179,7 +179,7 @@ class Runner:
         site._tally[0] = 0
         local = {k: localise(v, block.at, block.present) for k, v in message.items()} if message else message
         reply = work(site, **local)
-        result = finish(i, checked(reply, len(site), work_name(work)))
+        result = finish(i, checked_reply(reply, len(site), work_name(work)))
         for name, value in state.new.items():
             self.store.write(name, block.rows, value, plan.whole)
         state.new.clear()
@@ -204,6 +204,21 @@ def _threaded(one: Callable[[int], T], n: int, threads: int) -> Iterator[T]:
         for future in waiting:
             future.cancel()
         wait(waiting)
+
+
+def checked_reply(reply: Any, size: int, name: str) -> dict[str, Any]:
+    """The reply of ``work`` with one row for each of ``size`` clients; a CoterieError that names the culprit."""
+    if not isinstance(reply, Mapping):
+        what = {type(None): "nothing", np.ndarray: f"an array {np.shape(reply)}"}.get(type(reply), type(reply).__name__)
+        raise CoterieError(f"{name} must return a dict, not {what}: arrays by name, a row for each of {size} clients.")
+    values: dict[str, Any] = {}
+    for key, value in reply.items():
+        array = value if isinstance(value, Ragged | list) else np.asarray(value)
+        if (isinstance(array, np.ndarray) and (array.ndim == 0 or array.dtype.hasobject)) or len(array) != size:
+            shape = getattr(array, "shape", None)
+            raise CoterieError(f"{name} must return {key!r} with one row for each of {size} clients, not {shape}.")
+        values[key] = array
+    return values
 
 
 def owned(i: int, reply: dict[str, Any]) -> dict[str, Any]:

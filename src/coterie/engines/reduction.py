@@ -42,21 +42,6 @@ class Segments:
         return np.asarray(np.add.reduceat(values, self.starts, axis=0, dtype=dtype))
 
 
-def checked(reply: Any, size: int, name: str) -> dict[str, Any]:
-    """The reply of ``work`` with one row for each of ``size`` clients; a CoterieError that names the culprit."""
-    if not isinstance(reply, Mapping):
-        what = {type(None): "nothing", np.ndarray: f"an array {np.shape(reply)}"}.get(type(reply), type(reply).__name__)
-        raise CoterieError(f"{name} must return a dict, not {what}: arrays by name, a row for each of {size} clients.")
-    values: dict[str, Any] = {}
-    for key, value in reply.items():
-        array = value if isinstance(value, Ragged | list) else np.asarray(value)
-        if (isinstance(array, np.ndarray) and (array.ndim == 0 or array.dtype.hasobject)) or len(array) != size:
-            shape = getattr(array, "shape", None)
-            raise CoterieError(f"{name} must return {key!r} with one row for each of {size} clients, not {shape}.")
-        values[key] = array
-    return values
-
-
 class Gather:
     """Rows of replies, n in all, where their requests stand; a name whose shapes are ``unequal`` is a list of rows."""
 

@@ -24,7 +24,7 @@ from coterie.methods.tree import strengths
 from coterie.numerics.arrays import Floats
 from coterie.objectives.holdout import HeldOut
 from coterie.relations.given_by_label import main_clients, weight_matrix
-from coterie.runs.run_table_method import block_size, client_losses, in_basis, objective, run
+from coterie.runs.run_table_method import block_size, client_losses, objective, run
 
 GRID = np.linspace(0.0, 1.0, 11)  # candidates for a weight of others
 INNER, INNER_PATH = 5, 3  # splits of the training rows at most: for a weight, and for a path of networks
@@ -53,7 +53,7 @@ def search(clients: Clients, problem: GroupedProblem, grid: dict[str, list[Any]]
     lams, alphas = grid.get("lam"), grid.get("alpha")
     loss, weight = np.zeros((len(grid["gamma"]), len(lams or alphas or [None]))), 0.0
     for train, held in splits.parts(clients):
-        rows = HeldOut(*(objective(in_basis(part, problem), problem.family) for part in (train, held)))
+        rows = HeldOut(*(objective(problem.in_basis(part), problem.family) for part in (train, held)))
         fed = InProcess(rows, clients.clusters, ids=clients.ids, block=block_size(clients, 4))
         for point in strengths.path(fed, problem, grid["gamma"], lams, alphas):
             loss[point.at] += point.held_out()
@@ -122,7 +122,7 @@ def weight_losses(
     asked = replace(options, keep=0.0) if corrected else replace(options, alpha=1.0)
     loss, rows = np.zeros(len(GRID)), 0.0
     for train, held in splits.parts(clients):
-        train, held = in_basis(train, problem), in_basis(held, problem)
+        train, held = problem.in_basis(train), problem.in_basis(held)
         fed = InProcess(objective(train, problem.family), clients.clusters, ids=clients.ids)
         everyone, metric = around_pooled(fed, problem)
         chosen = weights(fed, metric, asked, corrected)

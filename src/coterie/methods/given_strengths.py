@@ -17,7 +17,7 @@ from coterie.federation import Federation, PerRow
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree.penalised_tree import Setup, prepare, solve
 from coterie.numerics.arrays import Floats
-from coterie.relations.clusters import Ties, strengths
+from coterie.relations.clusters import ClusterTies, strengths
 
 Strength = float | npt.NDArray[np.float64]
 
@@ -57,7 +57,7 @@ def factors(
     sizes = setup.tree.sizes[:-1]
     ties = strengths("gamma", gamma, len(fed.clients))
     if alpha is not None:
-        lam = Ties.of(fed.clients.clusters, setup.tree.sizes[0], gamma, None, alpha).lam
+        lam = ClusterTies.of(fed.clients.clusters, setup.tree.sizes[0], gamma, None, alpha).lam
     levels: list[Strength] = [np.inf] * len(sizes)
     if isinstance(lam, list | tuple):
         levels = list(lam)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.clients import Clients
 from coterie.families import Family, family_named
 from coterie.federation import Federation, PerCluster, require_all_replies
 from coterie.methods.tree.client_work import finish
@@ -32,6 +33,10 @@ class GroupedProblem:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "family", family_named(self.family))
+
+    def in_basis(self, clients: Clients) -> Clients:
+        """Clients of the table's columns, in those that the problem is of."""
+        return clients if self.basis is None else replace(clients, X=clients.X @ self.basis.matrix)
 
     @property
     def straying(self) -> Ints:

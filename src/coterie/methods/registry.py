@@ -52,11 +52,11 @@ _BEGUN = {"idle": {"spread": "begins at the net's own first numbers"}}
 _IFCA: tuple[str, Relation, dict[str, Any]] = ("ifca:IFCA", "found groups", _OWN | _SEEN | _BEGUN)
 _CFL: tuple[str, Relation, dict[str, Any]] = ("cfl:CFL", "found groups", _OWN | _SEEN)
 _SOFT: tuple[str, Relation, dict[str, Any]] = ("fedsoft:FedSoft", "found groups", _OWN | _SEEN | _BEGUN)
-_SEVERAL = _OWN | {"idle": _PLAIN | _BEGUN["idle"], "reveals": "changes of several models, whose lengths have no bound"}
+_LENGTHS = "changes of several models, whose lengths have no bound"
+_SEVERAL = _OWN | {"fixed_options": _SENT_AS, "idle": _PLAIN | _BEGUN["idle"], "reveals": _LENGTHS}
 _PROTOTYPES = _OWN | {"fixed_options": _SENT_AS, "reveals": "mean features of clients' classes, which have no bound"}
 _FOUND: tuple[str, Relation, dict[str, Any]] = ("found_groups:FoundGroups", "found groups", _SEEN)
 _PULLED: tuple[str, Relation] = ("group_penalty:GroupPenalty", "groups")
-_L2GD: tuple[str, Relation, dict[str, Any]] = ("l2gd:L2GD", "groups", _TIED)
 _GROUPED: dict[str, Any] = {"E": 1, "own": "averaged", "weigh": "rows"}
 _SHAPES, _TRIED, _LAYERS = {"shapes": True, "tried": True}, {"tried": True}, {"layout": "personal"}
 _PULLS = _LAYERS | {"reveals": "clients' own layers in the open"}
@@ -152,7 +152,7 @@ _EVERY = (
     _trains("apple", "own mixtures of all clients' models, learned", "apple:APPLE", "found groups", _STEPS_HEARD),
     _trains("pfedgraph", "own mixtures, by how alike updates are", "pfedgraph:PFedGraph", "found groups", _STEPS_HEARD),
     _trains("group-sgd", "known groups, some layers shared", *_KNOWN, {"layout": "shared"} | _SHAPES, **_GROUPED),
-    _trains("cluster-l2gd", "own models pulled to known groups' means", *_L2GD, lam=0.1, alpha=0.3),
+    _trains("cluster-l2gd", "own models pulled to groups' means", "l2gd:L2GD", "groups", _TIED, lam=0.1, alpha=0.3),
     _trains("group-models", "a model for each known group", *_KNOWN, _OWN | _APART | _SHAPES, **_GROUPED),
     _trains("group-penalty", "own layers pulled together within known groups", *_PULLED, _PULLS, lam=0.1, tau=5),
 )

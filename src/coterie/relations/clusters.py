@@ -59,7 +59,7 @@ def strengths(name: str, value: npt.ArrayLike, size: int) -> Floats:
 
 
 @dataclass(frozen=True)
-class Ties:
+class ClusterTies:
     """How strongly clients and clusters are tied."""
 
     gamma: Floats  # (m,) finite, 0 or more; a client with 0 is alone
@@ -77,7 +77,7 @@ class Ties:
         lam: Any,
         alpha: npt.ArrayLike | None,
         parents: Sequence[Ints] = (),
-    ) -> Ties:
+    ) -> ClusterTies:
         """From gamma with alpha (2.1) or lam (2.3), each one number or one for each client or cluster.
 
         With neither, the clusters are one: alpha = 1. With nested clusters, whose ``parents`` are those of a

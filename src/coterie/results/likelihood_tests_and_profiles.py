@@ -34,7 +34,7 @@ from coterie.relations.clusters import ClusterTree
 from coterie.relations.covariance import means_frame
 from coterie.results.inference import Inference, need_level
 from coterie.results.model import Model, Nodes
-from coterie.runs.run_table_method import in_basis, objective
+from coterie.runs.run_table_method import objective
 
 ORDER = {"isotropic": 0, "two": 1, "diagonal": 2, "full": 3}  # a structure holds those before it
 
@@ -327,7 +327,7 @@ def profile(result: Any, level: float) -> pd.DataFrame:
     flat = not m.levels
     if flat:
         problem = replace(problem, tree=ClusterTree())
-    clients = in_basis(clients, problem)
+    clients = problem.in_basis(clients)
     with local_engine(objective(clients, family), None if flat else clients.clusters, clients.ids) as fed:
         like = opened(result, fed, problem, result.reml)
         full_one = opened(result, fed, problem, False) if result.reml else like

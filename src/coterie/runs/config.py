@@ -12,7 +12,7 @@ from typing import Any
 from coterie import files
 from coterie.errors import RAISED, CoterieError, nearest
 from coterie.methods.method import Method
-from coterie.methods.networks.options import Similarity
+from coterie.methods.networks.similarity import Similarity
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.methods.user_defined_method import Permitted, named
 from coterie.options import Declared, Option, declared, need_names

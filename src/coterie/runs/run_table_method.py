@@ -35,11 +35,6 @@ def block_size(clients: Clients, times: int = 1) -> int:
     return int(np.clip(len(clients) * times * ROWS_PER_BLOCK // max(len(clients.y), 1), 64, BLOCK))
 
 
-def in_basis(clients: Clients, problem: GroupedProblem) -> Clients:
-    """The clients in the columns that the problem is of."""
-    return clients if problem.basis is None else replace(clients, X=clients.X @ problem.basis.matrix)
-
-
 def objective(clients: Clients | GLM, family: Family | str) -> GLM:
     """The clients' rows as an objective, without a copy."""
     c = clients
@@ -81,7 +76,7 @@ def run(
         problem = replace(problem, tree=ClusterTree())
     if not method.turns:
         problem = replace(problem, basis=None)
-    clients = in_basis(clients, problem)
+    clients = problem.in_basis(clients)
     here = None if method.flat else clients.clusters
     block = BLOCK if problem.family.is_quadratic else block_size(clients)
     where = dict(engine or {})

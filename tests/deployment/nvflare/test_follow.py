@@ -31,8 +31,8 @@ class Jobs:
     def __exit__(self, *_):
         pass
 
-    def jobs(self, name):
-        return []
+    def abort_all(self, name):
+        pass
 
     def answering(self):
         return set(NAMES)

@@ -19,7 +19,7 @@ from coterie.methods.clustered_l2gd.strong_convexity import mu_F
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Momentum
-from coterie.relations.clusters import ClusterTree, Ties
+from coterie.relations.clusters import ClusterTies, ClusterTree
 from tests.messages import names
 from tests.methods.known_clusters import gradient, table, theta_of
 
@@ -32,7 +32,7 @@ BOTH = pytest.mark.parametrize("accelerated", [False, True], ids=["l2gd", "al2sg
 def ties_of(clusters, equal=False):
     rng = np.random.default_rng(7)
     gamma = 1.0 if equal else rng.uniform(0.3, 2.0, len(clusters))
-    return Ties.of(clusters, 5, gamma, [rng.uniform(1, 9, 5), rng.uniform(2, 20, 2)], None, TREE.parents)
+    return ClusterTies.of(clusters, 5, gamma, [rng.uniform(1, 9, 5), rng.uniform(2, 20, 2)], None, TREE.parents)
 
 
 def penalty(ties, theta):
@@ -89,7 +89,7 @@ def test_the_estimator_is_unbiased_and_as_smooth_as_is_said():
 
 def test_one_level_is_the_paper():
     _, clusters = table()
-    ties, L = Ties.of(clusters, 5, 1.3, 4.0, None), np.full(5, 2.0)
+    ties, L = ClusterTies.of(clusters, 5, 1.3, 4.0, None), np.full(5, 2.0)
     p0, p = theory.own_probabilities(ties.C1, ties.C2, L)
     own = own_levels(ties, L)
     assert own.chosen[0] == pytest.approx(p0)

@@ -24,7 +24,7 @@ from coterie.methods.clustered_l2gd.cluster_rounds import (
 from coterie.methods.clustered_l2gd.theory import fractions
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.objectives.gradient_steps import Momentum
-from coterie.relations.clusters import ClusterTree, Ties
+from coterie.relations.clusters import ClusterTies, ClusterTree
 from tests.methods.known_clusters import SIZES, table, theta_of
 
 BOTH = pytest.mark.parametrize("accelerated", [False, True], ids=["l2gd", "al2sgd"])
@@ -191,7 +191,7 @@ def test_peers_and_a_coordinator_agree_on_the_same_coins(accelerated):
     glm, clusters = table(rows=(5, 12))
     vote = Majority(0.2, 5)
     p = np.full(5, 0.3)
-    ties = Ties.of(clusters, 5, 2.0, None, 0.4)
+    ties = ClusterTies.of(clusters, 5, 2.0, None, 0.4)
     ends = []
     for peers in ({"vote": vote}, {"vote": vote, "network": ring}):
         fed = InProcess(glm, clusters)
@@ -281,7 +281,7 @@ def test_communications_of_runs_are_those_expected(gammas):
     glm, clusters = table(d=1, rows=(1, 3))
     T, p0, p = 2000, 0.05, np.full(5, 0.2)
     gamma = np.linspace(0.5, 1.0, len(clusters)) if gammas == "unequal" else np.ones(len(clusters))
-    ties = Ties.of(clusters, 5, gamma, None, 0.4)
+    ties = ClusterTies.of(clusters, 5, gamma, None, 0.4)
     assert ties.equal.sum() == (1 if gammas == "unequal" else 5)
     seen = []
     for seed in range(40):
@@ -301,7 +301,7 @@ def test_where_a_run_is_looked_at_does_not_change_what_is_counted():
     glm, clusters = table(d=1, rows=(1, 3))
     p, counts = np.full(5, 0.5), []
     for stops in ([600], range(1, 601)):
-        method = AsyncL2GD(Ties.of(clusters, 5, 1.0, None, 0.4), 0.3, p, fractions(0.3, p), 1e-3)
+        method = AsyncL2GD(ClusterTies.of(clusters, 5, 1.0, None, 0.4), 0.3, p, fractions(0.3, p), 1e-3)
         *_, state = method.run(InProcess(glm, clusters), stops)
         counts.append([state["between"], *state["within"]])
     assert counts[0] == counts[1]
@@ -340,7 +340,7 @@ def test_many_steps_are_said_before_they_are_taken(accelerated, monkeypatch, cap
 def test_where_no_theory_says_how_many_steps_they_are_bounded(accelerated, monkeypatch):
     """F is as good as flat in some direction where outcomes are separated."""
     glm, clusters = table("binomial")
-    fed, ties = InProcess(glm, clusters), Ties.of(clusters, int(clusters.max()) + 1, 1e-6, 1e-6, None, ())
+    fed, ties = InProcess(glm, clusters), ClusterTies.of(clusters, int(clusters.max()) + 1, 1e-6, 1e-6, None, ())
     rounds.solve_exactly(fed, problem_of("binomial", int(clusters.max()) + 1), ties)
     monkeypatch.setattr(rounds, "mu_F", lambda *_, **__: 0.0)
     plan = rounds.plan_async_al2sgd if accelerated else rounds.plan_async_l2gd

@@ -11,7 +11,7 @@ from coterie.engines import InProcess
 from coterie.methods.async_l2gd import AsyncL2GD
 from coterie.methods.clustered_l2gd.cluster_rounds import NETWORKS, Majority, central, ring, traffic
 from coterie.methods.clustered_l2gd.theory import fractions
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 from tests.methods.known_clusters import table, theta_of
 from tests.reference.ring_twin import ring_by_messages
 
@@ -71,7 +71,7 @@ def test_nobody_tied_is_zero():
 def test_the_same_numbers_as_with_a_coordinator(network):
     glm, clusters = table()
     p = np.array([0.1, 0.3, 0.2, 0.05, 0.4])
-    ties, vote = Ties.of(clusters, 5, 1.0, 2.0, None), Majority(0.15, 5)
+    ties, vote = ClusterTies.of(clusters, 5, 1.0, 2.0, None), Majority(0.15, 5)
     theta = []
     for average in (central, NETWORKS[network]):
         for compiled in (True, False):

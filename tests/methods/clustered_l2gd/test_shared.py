@@ -20,7 +20,7 @@ from coterie.methods.clustered_l2gd.strong_convexity import client_constants, mu
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics import keyed_random
 from coterie.objectives.gradient_steps import Momentum
-from coterie.relations.clusters import ClusterTree, Ties
+from coterie.relations.clusters import ClusterTies, ClusterTree
 from tests.engines.faults import Faults, Loopback
 from tests.methods.clustered_l2gd.test_cluster_rounds import P0, REGION, TREE, P, Q, coins, penalty, pulls
 from tests.methods.known_clusters import gradient, table, theta_of
@@ -35,7 +35,7 @@ def ties_of(clusters, kind="own"):
     gamma = np.ones(len(clusters)) if kind == "equal" else rng.uniform(0.3, 2.0, len(clusters))
     if kind == "some alone":
         gamma[[0, 5, 9]] = 0.0
-    return Ties.of(clusters, 5, gamma, [rng.uniform(1, 9, 5), rng.uniform(2, 20, 2)], None, TREE.parents)
+    return ClusterTies.of(clusters, 5, gamma, [rng.uniform(1, 9, 5), rng.uniform(2, 20, 2)], None, TREE.parents)
 
 
 def hessians(glm):
@@ -191,7 +191,9 @@ def test_near_the_dense_optimum(family, accelerated):
 
 def test_mu_of_shared_columns_is_the_dense_one():
     glm, clusters = table(rows=(1, 6), d=4)
-    ties = Ties.of(clusters, 5, np.random.default_rng(3).uniform(0.3, 2.0, len(clusters)), np.arange(1.0, 6.0), None)
+    ties = ClusterTies.of(
+        clusters, 5, np.random.default_rng(3).uniform(0.3, 2.0, len(clusters)), np.arange(1.0, 6.0), None
+    )
     m, k, q = len(clusters), 5, 3
     _, H = dense(glm, clusters, ties.gamma, ties.lam)
     free = np.r_[np.arange(m * q), np.arange((m + k + 1) * q, len(H))]

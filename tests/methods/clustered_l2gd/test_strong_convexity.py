@@ -25,7 +25,7 @@ from coterie.objectives.constants import (
 )
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 from tests.engines.faults import Loopback
 from tests.messages import names
 from tests.methods.dense import table as rows_of
@@ -153,7 +153,7 @@ def test_quadratics_and_objectives_that_are_not_known() -> None:
     x = rng.normal(size=(5, 3))
     np.testing.assert_allclose(squared_gradients(q, x), np.tile(np.sum(q.gradient(x) ** 2, axis=1), (2, 1)))
     some = InProcess(q, np.array([0, 0, 1, 1, 1]))
-    ties = Ties.of(some.clients.clusters, 2, 1.0, 2.0, None)
+    ties = ClusterTies.of(some.clients.clusters, 2, 1.0, 2.0, None)
     assert mu_F(some, ties) == pytest.approx(dense(q.A, ties)[0], rel=2e-6)
     with pytest.raises(CoterieError, match=names("smoothness str not known")):
         constants("loss")
@@ -171,7 +171,7 @@ def test_constants_are_asked_for_at_home(engine) -> None:
     for name in ("L", "L_row", "mu", "rows", "local"):
         np.testing.assert_array_equal(getattr(c, name), getattr(expected, name))
     assert not client_constants(InProcess(*table())).local
-    ties = Ties.of(clusters, 5, 1.0, 1.0, None)
+    ties = ClusterTies.of(clusters, 5, 1.0, 1.0, None)
     assert mu_F(fed, ties, "at") == pytest.approx(mu_F(federation(glm, clusters, theta), ties, "at"), rel=1e-5)
 
 
@@ -205,7 +205,7 @@ STRENGTHS = {
 def test_mu_f_against_dense_eigenvalues(family, strength, few) -> None:
     gamma, lam, alpha = STRENGTHS[strength]
     glm, clusters = table(family, rows=(1, 4) if few else (6, 9))
-    ties = Ties.of(clusters, 5, gamma, lam, alpha)
+    ties = ClusterTies.of(clusters, 5, gamma, lam, alpha)
     theta = np.random.default_rng(8).normal(size=(len(glm), glm.p)) * 0.5
     values = dense(full(hessians(glm, theta)), ties)
     found = mu_F(federation(glm, clusters, theta, block=6), ties, "at")
@@ -220,25 +220,25 @@ def test_mu_f_with_clients_that_are_alone() -> None:
     glm, clusters = table(rows=(4, 9))
     gamma = np.where(np.arange(20) % 3 == 0, 0.0, 1.0)
     for lam in (0.0, 1.0, np.inf):
-        ties = Ties.of(clusters, 5, gamma, lam, None)
+        ties = ClusterTies.of(clusters, 5, gamma, lam, None)
         found = mu_F(federation(glm, clusters), ties)
         assert found == pytest.approx(dense(full(hessians(glm, np.zeros((20, 3)))), ties)[0], rel=3e-6)
     few, clusters = table(rows=(1, 3))
-    assert mu_F(federation(few, clusters), Ties.of(clusters, 5, gamma, 1.0, None)) == 0.0
-    assert mu_F(federation(few, clusters), Ties.of(clusters, 5, 1.0, 1.0, None)) > 0.01
+    assert mu_F(federation(few, clusters), ClusterTies.of(clusters, 5, gamma, 1.0, None)) == 0.0
+    assert mu_F(federation(few, clusters), ClusterTies.of(clusters, 5, 1.0, 1.0, None)) > 0.01
     one = glm.take(np.array([2]))
     for gamma_one in (0.0, 1.0):
-        found = mu_F(InProcess(one), Ties.of(np.array([0]), 1, gamma_one, None, None))
+        found = mu_F(InProcess(one), ClusterTies.of(np.array([0]), 1, gamma_one, None, None))
         assert found == pytest.approx(constants(one).mu[0], rel=1e-9)
 
 
-def simulation(k: int) -> tuple[GLM, Ties]:
+def simulation(k: int) -> tuple[GLM, ClusterTies]:
     """Section 6.1 at m = 10 rows: k clusters of 20 clients with 20 coefficients."""
     rng, m = np.random.default_rng(9), 20 * k
     rows = np.arange(m + 1) * 10
     X = rng.normal(size=(10 * m, 20))
     glm = GLM(X, rng.normal(size=10 * m), np.zeros(10 * m), np.ones(10 * m), rows[:-1], rows[1:])
-    return glm, Ties.of(np.repeat(np.arange(k), 20), k, 1.0, 1.0, None)
+    return glm, ClusterTies.of(np.repeat(np.arange(k), 20), k, 1.0, 1.0, None)
 
 
 def test_mu_f_of_the_papers_simulation() -> None:
@@ -266,7 +266,7 @@ def fitted(family, gamma, lam, separate=False):
     fed.ask(put, theta=PerRow(theta))
     return (
         fed,
-        Ties.of(c.clusters, 3, gamma, lam, None),
+        ClusterTies.of(c.clusters, 3, gamma, lam, None),
         GLM(c.X, c.y, c.offset, c.weights, c.starts, c.stops, family),
         theta,
     )
@@ -302,7 +302,7 @@ def test_units_of_columns_do_not_make_an_objective_flat() -> None:
     glm, clusters = table("binomial", rows=(6, 9))
     scaled = replace(glm, X=glm.X * [1.0, 1e-3, 1e2])
     theta = np.zeros((20, 3))
-    ties = Ties.of(clusters, 5, 1.0, 1.0, None)
+    ties = ClusterTies.of(clusters, 5, 1.0, 1.0, None)
     found = mu_F(federation(scaled, clusters, theta), ties, "at")
     assert found == pytest.approx(dense(full(hessians(scaled, theta)), ties)[0], rel=1e-4)
 
@@ -312,7 +312,7 @@ def test_a_missing_client_is_named() -> None:
     fed = Loopback(glm, clusters, sites=4)
     fed.kill(1)
     with pytest.raises(CoterieError, match="did not answer"):
-        mu_F(fed, Ties.of(clusters, 5, 1.0, 1.0, None))
+        mu_F(fed, ClusterTies.of(clusters, 5, 1.0, 1.0, None))
 
 
 def test_curvatures_that_overflow_are_said_to() -> None:

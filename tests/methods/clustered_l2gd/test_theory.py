@@ -9,7 +9,7 @@ import pytest
 from coterie.errors import CoterieError
 from coterie.methods.clustered_l2gd import theory
 from coterie.methods.clustered_l2gd import theory as rates
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 from tests.reference.l2gd_oracles import Federation, random_federation
 
 EDGES = {
@@ -20,8 +20,8 @@ EDGES = {
 }
 
 
-def ties(f: Federation) -> Ties:
-    return Ties(f.gamma, f.alpha, f.clusters)
+def ties(f: Federation) -> ClusterTies:
+    return ClusterTies(f.gamma, f.alpha, f.clusters)
 
 
 def federation(edge: str, seed: int = 0, **kind) -> Federation:
@@ -233,7 +233,7 @@ def test_own_probabilities_need_fewer_rounds_at_equal_smoothness() -> None:
 @pytest.mark.parametrize("common", [False, True])
 def test_edges(sizes, gamma, alpha, rounds, common: bool) -> None:
     clusters = np.repeat(np.arange(len(sizes)), sizes)
-    c = theory.choose(Ties.of(clusters, len(sizes), gamma, None, alpha), 3.0, common=common)
+    c = theory.choose(ClusterTies.of(clusters, len(sizes), gamma, None, alpha), 3.0, common=common)
     assert (c.p0 > 0) == (rounds in ("global", "both"))
     assert np.any(c.p > 0) == (rounds == "cluster")  # with alpha = 1/2 global rounds serve the cluster's tie too
     assert np.isfinite(c.smoothness)
@@ -243,10 +243,10 @@ def test_edges(sizes, gamma, alpha, rounds, common: bool) -> None:
 
 
 def test_without_losses_or_ties_nothing_divides_by_zero() -> None:
-    none = Ties.of(np.array([0]), 1, 0.0, None, None)
+    none = ClusterTies.of(np.array([0]), 1, 0.0, None, None)
     c = theory.choose(none, 0.0)
     assert (c.p0, c.p[0], c.eta, c.smoothness) == (0.0, 0.0, 0.0, 0.0)
-    pulls = theory.choose(Ties.of(np.zeros(3, int), 1, 2.0, None, 0.0), 0.0)
+    pulls = theory.choose(ClusterTies.of(np.zeros(3, int), 1, 2.0, None, 0.0), 0.0)
     assert pulls.p[0] == 1.0  # nothing to do at home
     assert pulls.smoothness == pytest.approx(2.0)
 
@@ -262,7 +262,7 @@ def test_without_losses_or_ties_nothing_divides_by_zero() -> None:
 )
 def test_bad_input(options, sentence: str) -> None:
     with pytest.raises(CoterieError, match=sentence):
-        theory.choose(Ties.of(np.array([0, 0, 1, 1]), 2, 1.0, None, 0.5), 5.0, **options)
+        theory.choose(ClusterTies.of(np.array([0, 0, 1, 1]), 2, 1.0, None, 0.5), 5.0, **options)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])

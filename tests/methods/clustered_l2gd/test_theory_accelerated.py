@@ -15,7 +15,7 @@ from coterie.methods.clustered_l2gd.theory import (
     smoothness,
     theorem,
 )
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 from tests.methods.clustered_l2gd.test_theory import (
     EDGES,
     affine,
@@ -190,7 +190,7 @@ def test_rho_minimises_predicted_communications(paper: bool) -> None:
 
 
 def test_corollary_44_and_own_probabilities() -> None:
-    t = Ties.of(np.repeat([0, 1], 3), 2, [1.0, 1, 1, 20, 20, 20], None, 0.1)
+    t = ClusterTies.of(np.repeat([0, 1], 3), 2, [1.0, 1, 1, 20, 20, 20], None, 0.1)
     common = theory.choose_accelerated(t, 5.0, 8.0, 0.01, common=True, paper=True)
     p0, p = common_probabilities(t.C1, t.C2, 5.0)
     assert (common.p0, common.p[0], common.p[1]) == (p0, p, p)
@@ -206,7 +206,7 @@ def test_corollary_44_and_own_probabilities() -> None:
 
 def test_minibatches_shorten_the_run() -> None:
     L, L_row = np.array([4.0]), np.array([40.0])
-    t = Ties.of(np.zeros(3, int), 1, 1.0, None, 0.0)
+    t = ClusterTies.of(np.zeros(3, int), 1, 1.0, None, 0.0)
     rates = [theory.choose_accelerated(t, batch_smoothness(L, L_row, b), 5.0, 1e-3).steps.rate for b in (1, 4, 16, 0)]
     assert rates == sorted(rates)
 
@@ -216,7 +216,7 @@ def test_minibatches_shorten_the_run() -> None:
 @pytest.mark.parametrize("gamma", [0.0, 1.0])
 @pytest.mark.parametrize("mu", [0.0, 1e-3])
 def test_edges(alpha, sizes, gamma, mu) -> None:
-    t = Ties.of(np.repeat(np.arange(len(sizes)), sizes), len(sizes), gamma, None, alpha)
+    t = ClusterTies.of(np.repeat(np.arange(len(sizes)), sizes), len(sizes), gamma, None, alpha)
     c = theory.choose_accelerated(t, 3.0, 3.0 + gamma, mu)
     numbers = [c.p0, *c.p, *c.tau, c.steps.eta, c.steps.a1, c.steps.b1, c.steps.rho, c.mu, c.smoothness]
     assert np.all(np.isfinite(numbers))
@@ -230,7 +230,7 @@ def test_bad_input() -> None:
     with pytest.raises(CoterieError, match="flat in some direction"):
         sharp(1.0, 1.0, np.nan, 0.1)
     with pytest.raises(CoterieError, match="never stepped on"):
-        theory.choose_accelerated(Ties.of(np.zeros(2, int), 1, 1.0, None, 0.5), 1.0, 1.0, 0.1, p0=0.0, p=0.0)
+        theory.choose_accelerated(ClusterTies.of(np.zeros(2, int), 1, 1.0, None, 0.5), 1.0, 1.0, 0.1, p0=0.0, p=0.0)
 
 
 def test_full_gradients_need_no_rows() -> None:

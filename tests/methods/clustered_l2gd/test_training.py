@@ -10,7 +10,7 @@ import pytest
 from coterie.errors import CoterieError
 from coterie.methods.clustered_l2gd.cluster_rounds import Coordinated, Levels, draw
 from coterie.numerics import keyed_random
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 from coterie.runs.training import train
 from tests.messages import names
 from tests.methods.clustered_l2gd.test_cluster_rounds import pulls
@@ -113,10 +113,10 @@ TAUS = 3 * TAU
 
 
 def above(eight, beta):
-    """Ties and rounds of four groups in two regions."""
+    """ClusterTies and rounds of four groups in two regions."""
     clusters, node = eight.data.group, np.array([0, 1, 0, 1])
     gamma = np.array(list(GROUPS.values()))[clusters] * eight.objective.sizes()
-    ties = Ties(gamma, np.full(4, ALPHA), clusters, ((node, beta[node]),))
+    ties = ClusterTies(gamma, np.full(4, ALPHA), clusters, ((node, beta[node]),))
     levels = Levels.of(ties, P, np.full(4, P), (np.full(4, P),))
     ((_, xi0, xi),) = draw(0, 0, TAUS, Coordinated(P), np.full(4, P))
     level = np.where(xi, 0, -1)

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.engines.local_engines import InProcess, Loopback
 from coterie.errors import CoterieError
-from coterie.methods.networks.options import Similarity
+from coterie.methods.networks.similarity import Similarity
 from coterie.methods.registry import trained_method
 from coterie.objectives.glm import GLM
 from coterie.relations.network import Network

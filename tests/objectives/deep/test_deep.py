@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
 from coterie.objectives.deep import Deep, sequential
-from coterie.objectives.deep.several import called
+from coterie.objectives.deep.input_tensors import called
 from coterie.objectives.gradient_steps import Draws, Sampled, Walk
 from tests.objectives.deep.twin import flat, load, rows_of, shuffled_rows_of, walked
 

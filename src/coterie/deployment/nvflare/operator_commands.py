@@ -237,7 +237,7 @@ def carry_out(
             if outcome is not None and outcome.state == "running" and held(path / LOCK):
                 job = outcome.job  # of an earlier command
             else:
-                _abort_jobs(session, run_id)
+                session.abort_all(run_id)
                 names = membership.wanted(folder, run_id)  # who belongs now: a site may have left since the last job
                 there = _wait_for_sites(session, names, end, whole, partial(provisioning.refused, workspace), patience)
                 if why:
@@ -248,7 +248,7 @@ def carry_out(
             if outcome.state == "finished":
                 return
             if outcome.state == "late":
-                _abort_jobs(session, run_id)
+                session.abort_all(run_id)
                 raise processes.late(folder, run_id, timeout)
             if outcome.error not in _AGAIN:
                 raise CoterieError(f"Run {run_id!r} failed: {outcome.message}")
@@ -257,15 +257,6 @@ def carry_out(
             why = outcome.message or "A process of its job has died."
             if idle >= _RESTARTS:
                 raise BelowQuorum(outcome.message or f"Run {run_id!r} does not get on: run it again to try again.")
-
-
-def _abort_jobs(session: ServerSession, run_id: str) -> None:
-    """End what is left of earlier jobs of a run; a server that was killed takes them for running for ever."""
-    with suppress(CoterieError):
-        for job in session.jobs(run_id):
-            if not session.ended(job["status"]):
-                with suppress(CoterieError):
-                    session.abort(job["job_id"])
 
 
 def _wait_for_sites(

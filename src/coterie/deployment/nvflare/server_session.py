@@ -106,6 +106,14 @@ class ServerSession:
         """End a job."""
         self._ask(lambda session: session.abort_job(job))
 
+    def abort_all(self, name: str) -> None:
+        """End what is left of jobs called ``name``; a server that was killed takes them for running for ever."""
+        with suppress(CoterieError):
+            for job in self.jobs(name):
+                if not self.ended(job["status"]):
+                    with suppress(CoterieError):
+                        self.abort(job["job_id"])
+
     def close(self) -> None:
         """End the session."""
         session, self._session = self._session, None

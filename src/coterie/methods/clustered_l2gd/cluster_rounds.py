@@ -41,7 +41,7 @@ from coterie.methods.clustered_l2gd.client_work import Monitor, State, parts_of_
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints, over
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 
 
 class Vote(Protocol):
@@ -119,7 +119,7 @@ def communications(xi0: Bools, xi: Bools, free: Bools, last: tuple[bool, Bools])
     """How many communications steps with coins (n,), (n, k) after the ``last`` need between clusters, and within (k,).
 
     A round that follows one of its kind at once is free where a pull leaves the averages where they were: in clusters
-    that are ``free`` (k,), those of equal gamma (``Ties.equal``) in Algorithm 1, none in Algorithm 2.
+    that are ``free`` (k,), those of equal gamma (``ClusterTies.equal``) in Algorithm 1, none in Algorithm 2.
     """
     was_global = np.concatenate([[last[0]], xi0[:-1]])
     was_local = ~np.concatenate([last[1][None], xi[:-1]]) & ~was_global[:, None]
@@ -182,14 +182,16 @@ def traffic(network: str, k: int, d: int, rounds: int, steps: int, ahead: int = 
 class Levels:
     """The rounds of all levels."""
 
-    ties: Ties
+    ties: ClusterTies
     probability: Floats  # (n + 1, k) of a round of each level, at a step
     local: Floats  # (k,) of a local step
     shares: Floats  # (n + 1, n + 1, k) of tie a, in rounds of level l
     coins: Floats  # (n + 1, k) probabilities of heads, where no coarser coin fell so
 
     @classmethod
-    def of(cls, ties: Ties, p0: float, p: Floats, q: tuple[Floats, ...] = (), tau: Floats | None = None) -> Levels:
+    def of(
+        cls, ties: ClusterTies, p0: float, p: Floats, q: tuple[Floats, ...] = (), tau: Floats | None = None
+    ) -> Levels:
         """From coins: p0 of the network, p (k,) of clusters, q of the levels between; tau (k,), where it is given."""
         coins = np.stack([p, *q, np.full(len(p), p0)])
         none = np.cumprod(np.concatenate([np.ones((1, len(p))), 1.0 - coins[::-1]]), axis=0)[::-1]
@@ -265,7 +267,7 @@ def best_shares(probability: Floats) -> Floats:
     return np.asarray(np.where(above, over(probability / terms, reach[:, None]), 0.0))
 
 
-def own_levels(ties: Ties, L: Floats, shared: float = 0.0) -> Levels:
+def own_levels(ties: ClusterTies, L: Floats, shared: float = 0.0) -> Levels:
     """Rounds of least calligraphic L, every node with a probability of its own.
 
     A value l of it is reached if ``sum_(b >= a) P_b / (b + 1) >= C_a / l`` and ``P_local >= L_j / l``. A coarser round
@@ -292,7 +294,7 @@ def own_levels(ties: Ties, L: Floats, shared: float = 0.0) -> Levels:
 class ClusterRounds(Stepwise):
     """What Algorithms 1 and 2 have in common, with the paper's symbols; ``theory`` chooses them."""
 
-    ties: Ties  # gamma_i and alpha_j
+    ties: ClusterTies  # gamma_i and alpha_j
     p0: float
     p: Floats
     tau: Floats

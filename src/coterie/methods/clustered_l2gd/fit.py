@@ -33,7 +33,7 @@ from coterie.methods.tree.strengths import learn
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.constants import squared_gradients
 from coterie.objectives.gradient_steps import Momentum
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def fit(
     if gamma is None:
         fed, to_table = in_standard_columns(fed, problem)
         gamma, lam = learn(fed, problem)
-    ties = Ties.of(fed.clients.clusters, fed.clients.k, gamma, lam, alpha, problem.tree.parents)
+    ties = ClusterTies.of(fed.clients.clusters, fed.clients.k, gamma, lam, alpha, problem.tree.parents)
     if ties.upper:
         options.check_nested()
     exact = solve_exactly(fed, problem, ties)
@@ -95,7 +95,7 @@ def fit(
     return found if to_table is None else in_table(found, to_table)
 
 
-def centres(ties: Ties, theta: Floats, exact: Estimates) -> tuple[tuple[Floats, ...], Floats]:
+def centres(ties: ClusterTies, theta: Floats, exact: Estimates) -> tuple[tuple[Floats, ...], Floats]:
     """Centres of clusters at every level (k_l, d), and the network's (d,): averages (2.2), and by alpha the parent's.
 
     Those to which nobody is tied are the exact solver's.
@@ -156,7 +156,7 @@ def squared_distances(site: Site, tied: bool, centre: Any = 0.0) -> Reply:
     return {"diverged": 1.0 - finite, "now": now, "start": begun, "spread": spread, "counted": counted}
 
 
-def solve_exactly(fed: Federation, problem: GroupedProblem, ties: Ties) -> Estimates:
+def solve_exactly(fed: Federation, problem: GroupedProblem, ties: ClusterTies) -> Estimates:
     """Solve (2.1); every client keeps its part of the optimum."""
     how: dict[str, Any] = {"lam": [lam for _, lam in ties.tree]} if ties.upper else {"alpha": ties.alpha}
     exact = given(fed, problem, ties.gamma, **how)
@@ -202,7 +202,7 @@ class Plan:
     about: dict[str, Any]
 
 
-def nested_rounds(ties: Ties, L: Floats, shared: float, options: Options) -> Levels | None:
+def nested_rounds(ties: ClusterTies, L: Floats, shared: float, options: Options) -> Levels | None:
     """Rounds of all levels, where there are several, or where something is shared and nothing is asked for."""
     common = options.probabilities == "common" and np.max(ties.C1) > 0.0  # which have no rounds of all without ties
     asked = options.probabilities_asked != (None, None) or common
@@ -214,7 +214,7 @@ def patterns(own: Bools | None) -> list[str] | None:
     return None if own is None else [str(j) for j in np.flatnonzero(own)]
 
 
-def plan_async_l2gd(fed: Federation, ties: Ties, options: Options, own: Bools | None = None) -> Plan:
+def plan_async_l2gd(fed: Federation, ties: ClusterTies, options: Options, own: Bools | None = None) -> Plan:
     """Algorithm 1: probabilities by (3.3), a step size that is Theorem 3.5's and then decreases."""
     c = client_constants(fed, OPTIMUM, own)
     batch = options.rows(0, int(c.rows.max()))
@@ -250,7 +250,7 @@ def plan_async_l2gd(fed: Federation, ties: Ties, options: Options, own: Bools | 
     return Plan(method, trace_steps(T, min(options.looks, T)), about)
 
 
-def plan_async_al2sgd(fed: Federation, ties: Ties, options: Options, own: Bools | None = None) -> Plan:
+def plan_async_al2sgd(fed: Federation, ties: ClusterTies, options: Options, own: Bools | None = None) -> Plan:
     """Algorithm 2: Corollary 4.4, or own p_j, and rho for fewest communications."""
     c = client_constants(fed, OPTIMUM, own)
     batch = options.rows(1, int(c.rows.max()))
@@ -333,7 +333,7 @@ class GradientsAtOptimum:
         return np.asarray(self.ties[0])
 
 
-def gradients_at_optimum(fed: Federation, ties: Ties, at: str, own: Bools | None = None) -> GradientsAtOptimum:
+def gradients_at_optimum(fed: Federation, ties: ClusterTies, at: str, own: Bools | None = None) -> GradientsAtOptimum:
     """Ask, in two exchanges of sums, for the squares at the optimum, which the clients keep as state ``at``."""
     gamma = PerRow(ties.gamma)
     sums = require_all_replies(fed.total(send_weighted, by="cluster", gamma=gamma, at=at))["s"]

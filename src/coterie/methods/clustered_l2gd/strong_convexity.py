@@ -15,7 +15,7 @@ import numpy as np
 from coterie.federation import Federation, PerCluster, PerRow, Site, require_all_replies, work
 from coterie.numerics.arrays import Bools, Floats, Ints, full, pack
 from coterie.objectives.constants import Constants, constants, hessians, packed_product, rounding
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 
 Reply = dict[str, Any]
 
@@ -42,7 +42,7 @@ def client_constants(fed: Federation, at: str = "", own: Bools | None = None) ->
 
 
 def mu_F(  # noqa: N802
-    fed: Federation, ties: Ties, at: str = "", tolerance: float = 1e-3, own: Bools | None = None
+    fed: Federation, ties: ClusterTies, at: str = "", tolerance: float = 1e-3, own: Bools | None = None
 ) -> float:
     """The smallest eigenvalue of the Hessian of F (2.1), to a relative ``tolerance`` from below.
 
@@ -170,7 +170,7 @@ def seen_with_shared(H: Floats, seen: Floats, M: Floats, strength: Any, own: Boo
 
 
 def factor_cluster_hessians(
-    ties: Ties, A: Floats, own: Bools | None = None
+    ties: ClusterTies, A: Floats, own: Bools | None = None
 ) -> tuple[list[tuple[Ints, Floats, Floats]], Floats] | None:
     """The tree above the clients, factored; None where it is flat.
 
@@ -207,7 +207,7 @@ def _flat(values: Floats) -> bool:
     return bool(values[0] <= rounding(values)[0])
 
 
-def separated(ties: Ties, H: Floats, most: Floats, own: Bools | None = None) -> bool:
+def separated(ties: ClusterTies, H: Floats, most: Floats, own: Bools | None = None) -> bool:
     """Whether the clients of some cluster, or of the network, have next to no curvature left in some direction.
 
     That is where outcomes are separated: the minimum lies at infinity, and the exact solver's ridge holds the model

@@ -1,7 +1,7 @@
 """Lyu, Hanzely, Kolar (2022), sections 3 and 4: what Async-L2GD and Async-AL2SGD+ are run with, and their rates.
 
-``C1``, ``C2`` (k,) are those of ``Ties``, ``L`` is one smoothness of all f_i or each cluster's own (k,). Own ones are
-valid and sharper: Lemma A.1 bounds ``|grad F_j|^2`` by ``2 L_j D_{F_j}`` for each cluster by itself.
+``C1``, ``C2`` (k,) are those of ``ClusterTies``, ``L`` is one smoothness of all f_i or each cluster's own (k,). Own
+ones are valid and sharper: Lemma A.1 bounds ``|grad F_j|^2`` by ``2 L_j D_{F_j}`` for each cluster by itself.
 
 Theorem 3.5 is Theorem 3.1 of Gower et al. (2019), "SGD: general analysis and improved rates", whose Theorem 3.2 gives
 the decreasing step. ``mu`` may be mu_F: strong convexity is used of F only.
@@ -27,7 +27,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.methods.clustered_l2gd.cluster_rounds import Levels
 from coterie.numerics.arrays import Floats, over
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 
 NESTED = "(3.3) with a term for every level of clusters, and what is shared, minimised over own probabilities"
 
@@ -94,7 +94,7 @@ class Choice:
 
 
 def probabilities(
-    ties: Ties, L: npt.ArrayLike, p0: float | None, p: npt.ArrayLike | None, common: bool
+    ties: ClusterTies, L: npt.ArrayLike, p0: float | None, p: npt.ArrayLike | None, common: bool
 ) -> tuple[float, Floats, str]:
     """Choose the probabilities that are not given, and say how."""
     if p is not None:
@@ -109,7 +109,7 @@ def probabilities(
 
 
 def rounds_of(
-    ties: Ties,
+    ties: ClusterTies,
     L: npt.ArrayLike,
     p0: float | None,
     p: npt.ArrayLike | None,
@@ -128,7 +128,7 @@ def rounds_of(
 
 
 def choose(
-    ties: Ties,
+    ties: ClusterTies,
     L: npt.ArrayLike,
     p0: float | None = None,
     p: npt.ArrayLike | None = None,
@@ -341,7 +341,7 @@ class AcceleratedChoice:
 
 
 def choose_accelerated(
-    ties: Ties,
+    ties: ClusterTies,
     L: npt.ArrayLike,
     L_F: float,
     mu: float,

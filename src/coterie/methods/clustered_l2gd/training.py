@@ -27,7 +27,7 @@ from coterie.objectives.gradient_steps import Momentum
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parameters import precision
 from coterie.options import Checked, Option, need_names
-from coterie.relations.clusters import Ties
+from coterie.relations.clusters import ClusterTies
 
 State = dict[str, Any]
 
@@ -166,7 +166,7 @@ class AsyncL2GDTraining(Checked, Stepwise):
         labels = self.group_labels if len(self.group_labels) == k else [str(j + 1) for j in range(k)]
         usual = 1.0 / (1.0 + np.bincount(clusters, weight > 0.0, minlength=k))
         alpha = each_of("alpha", 1.0 if k < 2 else self.alpha, labels, usual)
-        ties = Ties.of(clusters, k, each_of("lam", self.lam, labels)[clusters] * weight, None, alpha)
+        ties = ClusterTies.of(clusters, k, each_of("lam", self.lam, labels)[clusters] * weight, None, alpha)
         if self.regions is not None:
             ties = replace(ties, upper=(self._over(labels, self.regions),))
         local = (1.0 - p0) * (1.0 - one) * (1.0 - one if ties.upper else 1.0)

@@ -23,7 +23,8 @@ from coterie.methods.local_training.client_work import ModelTransport
 from coterie.methods.local_training.first_models import ask_first_models
 from coterie.methods.local_training.rounds import client_models, patterns
 from coterie.methods.networks.gradient_exchange import GradientExchange, LocalSteps
-from coterie.methods.networks.options import MODELS, NEIGHBOURS, Norm, Similarity
+from coterie.methods.networks.options import MODELS, Norm
+from coterie.methods.networks.similarity import NEIGHBOURS, Similarity
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.methods.stepwise import AlgorithmFromState, Stepwise
 from coterie.numerics.arrays import Bools, Floats

@@ -20,11 +20,11 @@ from coterie.errors import RAISED
 from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import Architecture
 from coterie.objectives.deep.features import features_of, losses, watched
+from coterie.objectives.deep.input_tensors import called
 from coterie.objectives.deep.keyed_draws import drawing
 from coterie.objectives.deep.local_steps import Stepper, Training, gradients, moving, padded
 from coterie.objectives.deep.module_snapshot import Snapshot
 from coterie.objectives.deep.rows import Rows
-from coterie.objectives.deep.several import called
 from coterie.objectives.gradient_steps import FeatureTerm, Walk
 
 NUMBERS = 1 << 24  # about how many numbers of models and of rows are worked on at a time

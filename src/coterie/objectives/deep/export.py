@@ -17,7 +17,7 @@ from torch import nn
 
 from coterie.errors import RAISED, CoterieError
 from coterie.objectives.deep.architecture import short
-from coterie.objectives.deep.several import Several, called
+from coterie.objectives.deep.input_tensors import Several, called
 
 CLOSE = 1e-5
 """How far what onnxruntime answers may be from torch's answers, as a share of the largest of them, or of 1."""

@@ -15,7 +15,7 @@ from torch.nn import functional
 from coterie.errors import CoterieError
 from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import Architecture
-from coterie.objectives.deep.several import Several
+from coterie.objectives.deep.input_tensors import Several
 from coterie.objectives.gradient_steps import FeatureTerm
 
 

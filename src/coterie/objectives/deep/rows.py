@@ -22,8 +22,8 @@ from coterie.data.net_inputs import as_inputs, is_plain, several, together
 from coterie.errors import RAISED, CoterieError
 from coterie.numerics.arrays import Bools, Ints
 from coterie.objectives.deep.architecture import named, short
+from coterie.objectives.deep.input_tensors import LENGTHS, MASK, Packed, Several, form_of, forward_of, tensors_of
 from coterie.objectives.deep.random_generators import Generators
-from coterie.objectives.deep.several import LENGTHS, MASK, Packed, Several, form_of, forward_of, tensors_of
 
 PROBED = 256  # of so many clients' Datasets, at most, one row is looked at before anything is trained
 

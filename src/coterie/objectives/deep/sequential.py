@@ -20,12 +20,12 @@ from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import MOVING, Architecture, named, put
 from coterie.objectives.deep.batched import Batch, What
 from coterie.objectives.deep.features import features_of, losses, watched
+from coterie.objectives.deep.input_tensors import called, doubled
 from coterie.objectives.deep.keyed_draws import drawing
 from coterie.objectives.deep.local_steps import Stepper, Training, gradients, moving
 from coterie.objectives.deep.module_snapshot import Snapshot
 from coterie.objectives.deep.random_generators import Generators, Seed
 from coterie.objectives.deep.rows import Rows
-from coterie.objectives.deep.several import called, doubled
 from coterie.objectives.gradient_steps import FeatureTerm, Second, Walk
 
 LOOK = 2048  # most rows of one forward pass where no gradient is needed

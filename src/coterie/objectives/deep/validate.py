@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from coterie.errors import RAISED, CoterieError
 from coterie.numerics.arrays import Ints
 from coterie.objectives.deep.architecture import Architecture, short
+from coterie.objectives.deep.input_tensors import called, doubled
 from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Sets, Tensors, kind_of
 from coterie.objectives.deep.sequential import ModuleWorkspace, SequentialClients
-from coterie.objectives.deep.several import called, doubled
 
 
 def validate(sequential: SequentialClients, rows: Rows, counts: Ints) -> None:

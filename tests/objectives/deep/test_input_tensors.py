@@ -213,7 +213,7 @@ def test_results_over_a_wire_are_those_in_process_and_models_are_kept(case, tmp_
     said = here.predict(some, 1)
     assert len(said) == 4
     here.save(tmp_path / "kept")
-    kept = coterie.load(tmp_path / "kept", model=make, allow=["tests.objectives.deep.test_several:both_targets"])
+    kept = coterie.load(tmp_path / "kept", model=make, allow=["tests.objectives.deep.test_input_tensors:both_targets"])
     np.testing.assert_array_equal(kept.predict(some, 1), said)
     if case != "targets":
         assert here.adapt(some, y[:4], steps=2).models.shape == here.client(1)[None].shape

@@ -8,7 +8,7 @@ import pytest
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.networks import client_embeddings
-from coterie.methods.networks.options import Similarity
+from coterie.methods.networks.similarity import Similarity
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.numerics.arrays import pack
 from coterie.objectives.glm import GLM
