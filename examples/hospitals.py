@@ -1,6 +1,6 @@
 """Four hospitals whose rows stay where they are: one process each, on this machine, over TLS.
 
-The UCI heart tables (see ``coterie data describe heart``) are cut into the four hospitals they came from. Each becomes
+The UCI heart tables (see ``coterie data show heart``) are cut into the four hospitals they came from. Each becomes
 a site of a federation; a coordinator fits the exact hierarchical logistic model and Async-L2GD over them, and both are
 compared with the same fits where all rows are in one place. Every step is a command that an operator would type.
 

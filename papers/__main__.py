@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,15 +13,15 @@ from typing import Annotated
 import typer
 
 from coterie.cli.declared_options import place
-from coterie.cli.outputs import check_folder
-from coterie.cli.terminal import complain, say, width
-from coterie.errors import CoterieError
+from coterie.cli.main import main as run
+from coterie.cli.outputs import OUTPUTS, check_folder
+from coterie.cli.terminal import Commands, say, width
 from coterie.report.tables import render_text
 from papers.outcome import Outcome, Settings, write
 from papers.pictures import need_matplotlib
 from papers.registry import Experiment, experiments, find
 
-app = typer.Typer(add_completion=False)
+app = Commands(add_completion=False)
 
 
 @app.command(epilog="Example: python -m papers 001/table1 --quick")
@@ -64,6 +63,7 @@ def make(experiment: Experiment, seeds: int | None, quick: bool, out: Path) -> N
     outcome = replace(outcome, settings={**outcome.settings, "quick": quick})
     print_tables(experiment.what, outcome)
     for file in write(experiment.name, outcome, perf_counter() - start, out):
+        OUTPUTS.append((file, None))
         say(f"Written to {file}.")
 
 
@@ -106,13 +106,8 @@ def progress(text: str) -> Iterator[Callable[[str], None]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command and leave with its exit code: 2 for wrong input, said in a sentence."""
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")
-    try:
-        app(arguments, prog_name="python -m papers")
-    except CoterieError as e:
-        sys.exit(complain(str(e), 2))
+    """Run the command and leave with its exit code, as every command of coterie does."""
+    run(arguments, app, "python -m papers")
 
 
 if __name__ == "__main__":

@@ -34,6 +34,14 @@ def never(*_):
     raise AssertionError("the work was begun")
 
 
+def test_an_interrupt_says_what_was_written(folder, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("papers.__main__.make", interrupted)
+    assert command(*SMALL) == (130, "", "Interrupted: nothing was written.\n")
+
+
 def test_without_a_name_all_are_listed(folder):
     code, out, err = command()
     assert (code, err) == (0, "")

@@ -367,7 +367,17 @@ class Federation(Protocol):
             Scalars, text, arrays, :class:`Ragged`, :class:`PerRow`, :class:`PerCluster`, dicts and lists of them.
         """
 
-    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
+    def total(
+        self,
+        work: Work,
+        /,
+        to: To = None,
+        by: By = None,
+        groups: int | None = None,
+        *,
+        check: Check | None = None,
+        **message: Any,
+    ) -> Sums:
         """Run ``work`` and return sums over requests, within groups; sums are formed at the sites first.
 
         Parameters
@@ -376,6 +386,8 @@ class Federation(Protocol):
             Group of each request, aligned with ``to``. None adds up everything, without a group axis.
         groups : int, optional
             Number of groups; by default the number of clusters, or the largest label plus one.
+        check : callable, optional
+            As of :meth:`ask`, of a site's sums; what is masked is not seen, and not checked.
         """
 
     def mark(self, tag: str) -> Ints:

@@ -39,7 +39,7 @@ class Query(NamedTuple):
         """What a federation replies."""
         if self.kind == "ask":
             return fed.ask(self.work, to=self.to, check=self.check, **self.message)
-        return fed.total(self.work, to=self.to, by=self.by, groups=self.groups, **self.message)
+        return fed.total(self.work, to=self.to, by=self.by, groups=self.groups, check=self.check, **self.message)
 
 
 class Answering(ABC):
@@ -49,9 +49,19 @@ class Answering(ABC):
         """See :meth:`coterie.federation.Federation.ask`."""
         return self._answer(Query("ask", work, message, to, check))  # type: ignore[no-any-return]
 
-    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
+    def total(
+        self,
+        work: Work,
+        /,
+        to: To = None,
+        by: By = None,
+        groups: int | None = None,
+        *,
+        check: Check | None = None,
+        **message: Any,
+    ) -> Sums:
         """See :meth:`coterie.federation.Federation.total`."""
-        return self._answer(Query("total", work, message, to, None, by, groups))  # type: ignore[no-any-return]
+        return self._answer(Query("total", work, message, to, check, by, groups))  # type: ignore[no-any-return]
 
     @abstractmethod
     def _answer(self, query: Query) -> Any:

@@ -127,6 +127,12 @@ COLLINEAR = [
 ]
 
 
+def test_of_many_columns_that_give_another_some_are_named():
+    many = {f"v{j}": lambda d, j=j: np.cos((j + 1) * d["x"]) for j in range(9)}
+    sentence = collinear(columns(**many, t=lambda d: sum(np.cos((j + 1) * d["x"]) for j in range(9))))
+    assert "combination of 'v0', 'v1', 'v2', 'v3', 'v4' and 4 more: its" in sentence
+
+
 @pytest.mark.parametrize(("values", "expected"), [c[1:] for c in COLLINEAR], ids=[c[0] for c in COLLINEAR])
 def test_collinear(values, expected):
     sentence = collinear(columns(**values))

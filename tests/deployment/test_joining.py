@@ -139,6 +139,16 @@ def test_what_does_not_belong_is_refused_and_changes_nothing(heart, tmp_path):
             joining.sign(heart, request)
 
 
+def test_a_file_of_the_other_end_is_told_from_a_damaged_one(heart):
+    own = heart / "sites" / "basel"
+    asks, _ = joining.request(own)
+    with pytest.raises(CoterieError, match="is a request: the federation signs it"):
+        joining.accept(own, asks)
+    back, _ = joining.sign(heart, asks)
+    with pytest.raises(CoterieError, match="was signed already: its site accepts it"):
+        joining.sign(heart, back)
+
+
 def test_a_key_is_of_one_site_alone(tmp_path):
     heart = tmp_path / "heart"
     folders.init(heart, Config("heart", "flower", sites=SITES), at_home=SITES)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -88,6 +90,25 @@ def test_a_coordinator_tells_of_sites_runs_and_what_needs_somebody(place):
     assert "revoked 2026: stolen" in page and "&#39;chur&#39; is missing" in page and "holds NaN" in page
 
 
+@pytest.mark.parametrize(
+    ("state", "runs", "alarm"),
+    [
+        ("failed", True, "Run 'fit-2' ended as 'failed': the disk is full"),
+        ("below quorum", True, "Run 'fit-2' ended as 'below quorum': the disk is full"),
+        ("running", False, "Run 'fit-2' was cut short"),
+        ("finished", False, None),
+    ],
+)
+def test_the_last_run_is_an_alarm_where_it_did_not_end_well(place, state, runs, alarm):
+    log = logs.RunLog(place / "coordinator" / "runs" / "fit-2", here.NAMES)
+    log.end(state, "the disk is full")
+    os.utime(log.folder / logs.STATUS, (time.time() + 9.0,) * 2)
+    watch = monitor.Watch(place / "coordinator")
+    watch._engine.running = runs
+    said = [text for text in watch.look().alarms if "fit-2" in text]
+    assert [text.startswith(alarm) for text in said] == ([] if alarm is None else [True])
+
+
 def test_a_site_tells_of_what_left_and_what_is_left_of_its_budgets(place):
     home = here.home(place, "basel")
     host = here.hosts(place, ["basel"])["basel"]
@@ -125,6 +146,7 @@ def test_nothing_else_is_served_and_nothing_can_be_changed(place):
         for path in ("/federation.toml", "/../site.toml", "/metrics/", "/?x=1"):
             assert get(path)[0] == 404
         assert get("/", "POST")[0] == 501
+        assert get("/", "HEAD") == (200, "") and get("/else", "HEAD")[0] == 404
         assert get("/", Host="evil.example:80")[0] == 404
         assert get("/", Host="localhost")[0] == 200  # behind a proxy that leaves the port out
     with served(place / "coordinator", "0.0.0.0") as get:  # noqa: S104 - for others, by any name

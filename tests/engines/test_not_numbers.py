@@ -5,6 +5,7 @@ import pytest
 
 from coterie.engines import InProcess, Loopback, wire
 from coterie.engines.retry_and_quorum import Policy
+from coterie.errors import CoterieError
 from coterie.families import family_named
 from coterie.methods.collaboration import optimum as collaboration
 from coterie.methods.collaboration.collaborators import Collaborators
@@ -97,6 +98,26 @@ def test_sums_that_cannot_be_put_their_site_out_and_the_others_are_fitted(bad, w
     fed.first = 1
     assert list(fed.total(describe).missing) == list(fed.sites[LIAR])
     assert list(fed.quarantined) == ["site 1"] and why in fed.quarantined["site 1"]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_curvature_that_bends_down_puts_its_site_out(strict):
+    """A site whose quadratics have the wrong sign would have the tree solved for a saddle."""
+
+    class Negating(Loopback):
+        def deliver(self, site, data, attempt):
+            answer = super().deliver(site, data, attempt)
+            reply = wire.decode(answer)
+            if site == LIAR and "A" in reply.get("values", {}):
+                return wire.encode(reply | {"values": reply["values"] | {"A": -reply["values"]["A"]}})
+            return answer
+
+    fed = Negating(far_out(), sites=3, policy=Policy(strict=strict))
+    setup = prepare(fed, ClusterTree((np.zeros(1, dtype=np.int64),)), family_named("poisson"), np.arange(2), 0)
+    u = zero_deviations(setup.tree, 2)
+    with pytest.raises(CoterieError, match="bend down" if strict else "did not answer"):
+        laplace(fed, setup, [np.eye(2)[None] * 1e-3] * 2, np.zeros(2), u)
+    assert strict or "bend down" in fed.quarantined["site 1"]
 
 
 # -- honest clients, whose losses overflow at points that are only tried, send numbers all the same

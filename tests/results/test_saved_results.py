@@ -239,6 +239,13 @@ def test_a_newer_schema_gets_a_sentence(saved) -> None:
         coterie.load(saved)
 
 
+def test_what_another_version_saved_is_not_called_damaged(saved) -> None:
+    edit(saved, lambda d: (d.update(version="0.0.7"), d["result"].update(retired=1)))
+    with pytest.raises(CoterieError, match=names("cannot be used Coterie 0.0.7 saved this is coterie")) as said:
+        coterie.load(saved)
+    assert "damaged" not in str(said.value)
+
+
 @pytest.mark.parametrize("keep", [0, 1, 100, 1000, -1])
 @pytest.mark.parametrize("which", ["json", "arrays"])
 def test_a_file_that_is_cut_off_gets_a_sentence(which, keep, saved) -> None:

@@ -57,7 +57,7 @@ def start(
         typer.echo(context.get_help())
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None, commands: Commands = app, name: str = "coterie") -> None:
     """Run the command of this process, or of other arguments, and leave with its exit code.
 
     It is 0; 1 for an error nobody foresaw; 2 for wrong input, said in one line; 130 when interrupted; 141 when the
@@ -70,13 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with warnings.catch_warnings():
         if not sys.warnoptions:
             warnings.simplefilter("ignore")
-        sys.exit(_run(given))
+        sys.exit(_run(given, commands, name))
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], commands: Commands, name: str) -> int:
     OUTPUTS.clear()
     try:
-        code = get_command(app)(arguments, prog_name="coterie", standalone_mode=False)
+        code = get_command(commands)(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:  # typer's own answer to an interrupt
             return _stopped(arguments)

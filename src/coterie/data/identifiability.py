@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
-from coterie.errors import CoterieError, nearest
+from coterie.errors import CoterieError, joined, listed, nearest
 
 if TYPE_CHECKING:
     from coterie.numerics.arrays import Bools, Floats, Ints
@@ -26,6 +26,7 @@ _SINE_OF_SUMS = 1e-5  # the same where only sums of products are known, of which
 _BLOCK = 1 << 12
 _PROBE = 64
 _FAR = 20_000.0
+_NAMED = 6  # columns that are all named; of more, the first
 
 
 def constant_within_clients(clients: Clients) -> Bools:
@@ -263,8 +264,9 @@ def _trouble(
             return f"Column '{terms[k]}' is the same in every row: leave it out of the formula."
         what = "a multiple of" if len(parts) == 1 else "a combination of"
         nearly = "" if apart <= _TOLERANCE else f" to {int(-np.log10(apart))} digits"
+        others = joined(parts) if len(parts) <= _NAMED else listed(parts)
         return (
-            f"Column '{terms[k]}' is {what} {' and '.join(filter(None, [', '.join(parts[:-1]), parts[-1]]))}{nearly}: "
+            f"Column '{terms[k]}' is {what} {others}{nearly}: "
             f"its coefficient cannot be told from theirs. {_instead(terms[k], parts)}"
         )
     return None

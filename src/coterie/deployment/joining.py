@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
+from coterie import files
 from coterie.deployment import certificates, folders, secure_sum_setup, toml_files
 from coterie.deployment.federation_toml import COORDINATOR, FEDERATION, SCHEMA, Config, check_name
 from coterie.deployment.membership import Register
@@ -23,6 +24,7 @@ from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError, listed
 from coterie.options import Checked, Option, of
 
+T = TypeVar("T")
 PENDING = "request.key"
 """In a site's folder: the key of its request, which becomes the site's own when what was signed is accepted."""
 SIGNED = "signed"
@@ -52,6 +54,16 @@ class Signed(Checked):
     )
 
 
+def _read(cls: type[T], path: Path, what: str) -> T:
+    """A file that came from the other end; one that goes there instead is told from one that is damaged."""
+    tables = files.read_toml(path, what)
+    if cls is Signed and "csr" in tables:
+        raise CoterieError(f"'{path}' is a request: the federation signs it, and what comes back is accepted here.")
+    if cls is Request and "files" in tables:
+        raise CoterieError(f"'{path}' was signed already: its site accepts it ('coterie federation accept').")
+    return toml_files.into(cls, path, what)
+
+
 def request(folder: Path) -> tuple[Path, str]:
     """Make a site's key, which stays there, and the request for it; the request's file and its fingerprint.
 
@@ -76,7 +88,7 @@ def sign(folder: Path, path: Path) -> tuple[Path, str]:
     What goes back to the site, and the fingerprint of its key.
     """
     need_authority(folder)
-    config, asked = Config.read(folder), toml_files.into(Request, path, "a request")
+    config, asked = Config.read(folder), _read(Request, path, "a request")
     if asked.federation != config.name:
         raise CoterieError(f"'{path}' is a request to '{asked.federation}', and this is federation '{config.name}'.")
     config.need_site(asked.site)
@@ -120,7 +132,7 @@ def accept(folder: Path, path: Path) -> list[str]:
 
     A CoterieError where it is another site's, another federation's, or for a key that is not here: nothing is changed.
     """
-    member, config, signed = Member.read(folder), Config.read(folder), toml_files.into(Signed, path, "what was signed")
+    member, config, signed = Member.read(folder), Config.read(folder), _read(Signed, path, "what was signed")
     if signed.site != member.name:
         raise CoterieError(f"'{path}' is for site '{signed.site}', and '{folder}' is the folder of '{member.name}'.")
     after, said = of(Config, signed.config, f"'{path}'"), []

@@ -149,6 +149,14 @@ def read_status(folder: Path) -> dict[str, Any]:
     return found
 
 
+def trouble(run: Mapping[str, Any], goes_on: bool) -> str:
+    """Why somebody has to look after a run, by its ``status.json``, "" where nobody has; whether a coordinator runs."""
+    state = run["state"]
+    if state == "running" and not goes_on:
+        return f"Run '{run['run']}' was cut short: run it again, and it goes on"
+    return f"Run '{run['run']}' ended as {state!r}: {run.get('why', '')}" if state in ("failed", "below quorum") else ""
+
+
 def words(entry: Mapping[str, Any]) -> str:
     """A line for people: of an exchange, of an answer of a site, or of the end of a run."""
     try:

@@ -125,7 +125,7 @@ class Watch:
         if self.site:
             self._look_at_site(found)
         else:
-            self._look_at_coordinator(found, running.get("sites", {}))
+            self._look_at_coordinator(found, running.get("sites", {}), running.get("running", False))
         found.add("alarms", len(found.alarms))
         return found
 
@@ -139,7 +139,7 @@ class Watch:
             self._standing = time.monotonic(), known
         return known
 
-    def _look_at_coordinator(self, found: Found, connected: Mapping[str, str]) -> None:
+    def _look_at_coordinator(self, found: Found, connected: Mapping[str, str], up: bool) -> None:
         register, config = Register.read(self.home), Config.read(self.home)
         rows = []
         for name in config.sites:
@@ -153,7 +153,10 @@ class Watch:
         shown = []
         for path in reversed(runs):
             with suppress(CoterieError, KeyError, TypeError, ValueError):
-                shown.append(self._look_at_run(found, logs.read_status(path.parent)))
+                run = logs.read_status(path.parent)
+                if path == runs[-1] and (ended := logs.trouble(run, goes_on=up)):
+                    found.alarms.append(ended)
+                shown.append(self._look_at_run(found, run))
         columns = ("run", "state", "missing or left out", "exchanges", "down, kB", "up, kB", "last exchange, UTC")
         found.tables.append(Table("Runs", columns, tuple(shown), texts=3))
 
@@ -227,7 +230,7 @@ class Watch:
         """The page."""
         found, who = self.look(), f"site {self.site}" if self.site else "coordinator"
         headline = (
-            f"Federation {self.config.name}: {plural(len(found.alarms), 'alarm') if found.alarms else 'all well'}"
+            f"Federation {self.config.name}: {plural(len(found.alarms), 'alarm') if found.alarms else 'no alarms'}"
         )
         now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
         values = {"alarms": found.alarms, "tables": found.tables, "facts": [*found.facts, now]}
@@ -264,7 +267,11 @@ def server(watch: Watch, host: str, port: int) -> ThreadingHTTPServer:
             self.send_header("Content-Type", kind)
             self.send_header("Cache-Control", "no-store")
             self.end_headers()
-            self.wfile.write(text.encode())
+            if self.command != "HEAD":
+                self.wfile.write(text.encode())
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
 
         def log_message(self, *_: Any) -> None:
             """Looks are not worth a line."""

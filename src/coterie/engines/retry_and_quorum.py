@@ -70,7 +70,8 @@ class Policy(Checked):
         every, came = int(asked.sum()), int(answered.sum())
         least = every if self.min_clients == "all" else min(self.min_clients, every)
         if came < least:
-            return f"{came:,} of {every:,} clients answered, and min_clients asks for {least:,}"
+            need = "all are needed" if self.min_clients == "all" else f"min_clients asks for {least:,}"
+            return f"{came:,} of {every:,} clients answered, and {need}"
         short = np.flatnonzero(answered < np.minimum(asked, self.min_per_cluster))
         if len(short):
             c = int(short[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -137,6 +137,7 @@ class Remote(Coordinator):
     where they are prepared already. ``policy``, ``journal``, ``watch`` and ``secure`` are as for
     :class:`~coterie.engines.coordinator.Coordinator`. ``participants`` are all clients with their labels, clusters and
     sizes; ``away`` are the sites that take no part, and why. ``need`` makes of what a site tells why it can take none.
+    ``whole``: the policy's quorum says who takes part, and all of them have to answer every exchange.
 
     BelowQuorum if too few sites answer; a CoterieError if a client is at two sites, or sites disagree on clusters.
     """
@@ -153,6 +154,7 @@ class Remote(Coordinator):
         watch: Callable[[Exchanged], None] | None = None,
         secure: Secure | None = None,
         need: Callable[[Mapping[str, Any]], str | None] = lambda _: None,
+        whole: bool = False,
     ) -> None:
         names, policy = sorted(transport.sites), policy or Policy()
         twice = [name for name, count in Counter(names).items() if count > 1]
@@ -184,6 +186,7 @@ class Remote(Coordinator):
             elif not len(told[name]["ids"]):
                 self.away[name] = next(iter(told[name]["info"].get("notes", ())), "it has no clients")
         self.participants = participants
+        policy = replace(policy, min_clients="all") if whole else policy
         running = {"policy": policy, "journal": journal, "watch": watch, "secure": secure, "ledger": self.ledger}
         super().__init__(participants.roster, participants.sites, names=list(told), **running)  # type: ignore[arg-type]
         self._beside = {"run": run}

@@ -23,7 +23,7 @@ from coterie.methods.user_defined_method import Permitted
 from coterie.relations.covariance import Uncertainty
 from coterie.results.fit_result import FitResult
 from coterie.results.model import Model
-from coterie.results.saved_values import Form, Shelf, packed, plain, unpack, unpacked, unplain
+from coterie.results.saved_values import Form, Shelf, packed, plain, remedy, unpack, unpacked, unplain
 from coterie.results.training_result import TrainingResult
 from coterie.runs.config import Config
 from coterie.runs.config_keys import SECTIONS, section
@@ -36,7 +36,7 @@ SCHEMA = 1
 MODEL, TRAINING = Form("model.json", "coterie model"), Form("training.json", "coterie training")
 _REPORT = b'<meta name="generator" content="coterie">'
 _CODE = {"path": "The model", "loss": "The loss", "score": "The score"}
-_REMEDY = "They are damaged: train them again."
+_AGAIN, _REMEDY = "Save it again.", "They are damaged: train them again."
 _PARTS: dict[str, Any] = {"Scores": Scores, "Rule": Rule, "Measured": Measured}
 
 
@@ -104,8 +104,10 @@ def _drop_report(page: Path) -> None:
 
 def _load_fit(path: Path) -> FitResult:
     """The one in the directory `path`; see :func:`load`."""
+    instead = _AGAIN
     try:
         document = _document(path)
+        instead = remedy(document, instead)
         parts, shelf = {"Model": Model, "Uncertainty": Uncertainty}, MODEL.shelf(path, document)
         result = FitResult(**unpacked(FitResult, document["result"], shelf, parts, without="fitting"))
         if result.design is not None and result.design.terms != result.model.terms:
@@ -119,7 +121,8 @@ def _load_fit(path: Path) -> FitResult:
         raise CoterieError(f"The model in '{path}' cannot be read: {e.strerror or e} ('{e.filename}').") from e
     except Exception as e:  # a file may hold anything, which may come out anywhere
         reason = str(e) if type(e) is ValueError else "its parts do not fit together"
-        raise CoterieError(f"The model in '{path}' is damaged: {reason}. Save it again.") from e
+        what = "is damaged" if instead == _AGAIN else "cannot be used"
+        raise CoterieError(f"The model in '{path}' {what}: {reason}. {instead}") from e
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -238,6 +241,7 @@ def _load_training(
     try:
         with fitting(f"The trained models in '{path}'", _REMEDY):
             document = TRAINING.document(path)
+        with fitting(f"The trained models in '{path}'", remedy(document, _REMEDY)):
             config, shelf = document["config"], TRAINING.shelf(path, document)
             sections: dict[str, Any] = {key: section(key, unplain(config.get(key) or {})) for key in SECTIONS}
             given = {} if model is None else {_own_model(sections["model"]["path"]): model}

@@ -190,6 +190,14 @@ class Form:
         return re.fullmatch(rf"{self.stem}-[0-9a-f]{{16}}\.safetensors", name) is not None
 
 
+def remedy(document: Mapping[str, Any], damaged: str) -> str:
+    """What to do about a document whose parts do not fit: it is ``damaged``, or another version of coterie's."""
+    version = f"{document.get('version', '?')!s:.40}"
+    if version == __version__:
+        return damaged
+    return f"Coterie {version} saved it, and this is coterie {__version__}: load it with that one, or make it anew."
+
+
 class Shelf:
     """Arrays of any kind, and tables, as the plain arrays that safetensors holds."""
 

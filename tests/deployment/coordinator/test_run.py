@@ -184,8 +184,8 @@ def test_below_the_quorum_a_run_stops_and_goes_on(place, exact):
     np.testing.assert_array_equal(fitted(home).model.client, straight.model.client)
 
 
-def test_an_exact_fit_that_went_on_without_a_site_names_it_and_the_remedy(place):
-    """The exchange was counted, so the same name arrives there again, with all sites back too."""
+def test_an_exact_fit_waits_for_those_who_take_part_whatever_the_quorum(place, exact):
+    """``min_clients`` says how many must be there at the start: exact sums leave nobody of them out, and it goes on."""
     coordinator, homes = place
     home, lame, asked = begin(coordinator, "lame", EXACT), transport(homes), [0]
 
@@ -197,13 +197,13 @@ def test_an_exact_fit_that_went_on_without_a_site_names_it_and_the_remedy(place)
     config = Config.read(coordinator)
     replace(config, policy={"deadline": 0.2, "pause": 0.05, "min_clients": 3}).write(coordinator)
     try:
-        with pytest.raises(CoterieError, match=names("hungary not answer hierarchical all sites another name")):
+        with pytest.raises(BelowQuorum, match=names("hungary not answer all are needed run again")):
             run(lame, coordinator, "lame")
-        assert read_status(home)["state"] == "failed" and "hungary" in read_status(home)["why"]
-        with pytest.raises(CoterieError, match="another name"):
-            run(transport(homes), coordinator, "lame")
+        assert read_status(home)["state"] == "below quorum" and "hungary" in read_status(home)["why"]
+        run(transport(homes), coordinator, "lame")
     finally:
         config.write(coordinator)
+    np.testing.assert_array_equal(fitted(home).model.client, fitted(exact).model.client)
 
 
 def test_a_program_of_the_coordinators_own(place, table):

@@ -214,6 +214,7 @@ def _run(transport: Members, folder: Path, home: Path, program: RunConfig, confi
             watch=watch,
             secure=secure_sum_setup.settings(config),
             need=need_rows if every_client and not part else lambda _: None,
+            whole=program.fits and program.program not in TRAINED,  # exact sums leave nobody out
         )
         feds.append(fed)
         return fed

@@ -15,7 +15,7 @@ import numpy as np
 
 from coterie.federation import Federation, Roster, Site, Sums, find_work, require_all_replies, work, work_name
 from coterie.methods.tree.client_work import Reply
-from coterie.numerics.arrays import Floats
+from coterie.numerics.arrays import Floats, Ints
 
 T = TypeVar("T")
 
@@ -117,9 +117,15 @@ def in_step(fed: Federation, calculations: Mapping[str, Callable[[Any], T]]) -> 
 def _exchange(
     fed: Federation, callers: dict[str, _Caller], work: Any, by: Any, begun: bool, messages: dict[str, Any]
 ) -> None:
+    checks = {name: one for name, message in messages.items() if (one := message.pop("check", None))}
     sent = {f"{name}:{key}": value for name, message in messages.items() for key, value in message.items()}
+
+    def check(rows: Ints, values: Mapping[str, Any]) -> None:
+        for name, of_one in checks.items():
+            of_one(rows, part(values, name))
+
     about: dict[str, Any] = {"call": work_name(work), "begun": begun, "names": " ".join(messages)}
-    sums = require_all_replies(fed.total(all_of, by=by, **about, **sent))
+    sums = require_all_replies(fed.total(all_of, by=by, check=check, **about, **sent))
     for name, caller in callers.items():
         caller.begun = True
         caller.answers.put(Sums(part(sums, name), sums.to, sums.rows, sums.missing, sums.count))

@@ -8,6 +8,7 @@ and ``lambda^-1/2 I``, or any other Cholesky factors of prior covariances.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -237,8 +238,18 @@ def per_cluster(L: Floats) -> Floats | PerCluster:
 
 def ask_up(fed: Federation, setup: Setup, L: Floats, at: Floats, **extra: Any) -> Sums:
     """One exchange: the clients' quadratics, added up within the finest clusters."""
-    sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(L), "w": PerCluster(at)}
-    return require_all_replies(fed.total(fold_messages, by="cluster", unit=setup.unit, **sent, **extra))
+    sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(L), "w": PerCluster(at), "unit": setup.unit}
+    check = need_curvature if setup.family.convex else None
+    return require_all_replies(fed.total(fold_messages, by="cluster", check=check, **sent, **extra))
+
+
+def need_curvature(_: Ints, sums: Mapping[str, Any]) -> None:
+    """A CoterieError where a site's curvature of a convex loss is below zero by more than rounding."""
+    A = np.asarray(sums["A"])
+    p = int((2 * A.shape[-1]) ** 0.5)
+    diagonal = A[..., np.cumsum(np.arange(1, p + 1)) - 1]
+    if (diagonal < -1e-6 * max(1.0, float(np.abs(A).max(initial=0.0)))).any():
+        raise CoterieError("its losses bend down, and those of the model do not")
 
 
 def solve(
