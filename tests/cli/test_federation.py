@@ -164,6 +164,26 @@ def test_a_preview_at_a_site(place):
     assert "would tell of too few rows" in refused[0][0]
 
 
+def test_a_site_sees_what_runs_will_spend_before_they_do(place):
+    pytest.importorskip("dp_accounting")
+    own, asked = place / "sites" / "basel", ("--run", 30, "--run", "20:0.1", "--group", 5)
+    assert "no [privacy] in site.toml" in coterie("federation", "budget", own, *asked).message
+    terms = '[privacy]\nclip = 1.0\nnoise = 20.0\nepsilon = 0.9\nunit = "row"\n'
+    (own / "site.toml").write_text((own / "site.toml").read_text() + terms)
+    ran = coterie("federation", "budget", own, *asked)
+    # as docs/privacy.md has it
+    assert ran.out.splitlines() == [
+        "Site 'basel' hides every row by the noise of its own clients: multiplier 20.",
+        "Epsilon spent so far: 0 of 1 row, 0 of 5 rows, at delta 1e-05.",
+        "Epsilon after run 1 (30 exchanges): 1.02 of 1 row, 6.33 of 5 rows, at delta 1e-05.",
+        "Epsilon after run 2 (20 exchanges): 1.03 of 1 row, 6.35 of 5 rows, at delta 1e-05.",
+        "Run 1 would be refused after 23 of its 30 exchanges: 0.9 is allowed.",
+    ]
+    assert json.loads(coterie("federation", "budget", own, *asked, "--json").out)["answered"][0] == 23
+    assert coterie("federation", "budget", own, "--run", "30:2").code == 2
+    assert not (own / "privacy.book").exists()
+
+
 def test_a_check_that_finds_something_says_so_and_fails(place):
     own = place / "sites" / "bern"
     text = (own / "schema.toml").read_text()

@@ -16,7 +16,7 @@ from coterie.cli import federation_setup as setup
 from coterie.cli import fit_over_sites as o
 from coterie.cli.declared_options import takes
 from coterie.cli.terminal import Group, say, width
-from coterie.errors import CoterieError, fitting, plural
+from coterie.errors import CoterieError, fitting, listed, plural
 from coterie.status_line import status as waiting
 
 if TYPE_CHECKING:
@@ -150,6 +150,57 @@ def show(found: Preview) -> None:
     for item in found.leaving:
         for reason in dict.fromkeys(item.refused):
             say(f"Refused: {reason}")
+
+
+def _run_ahead(text: str) -> tuple[int, float]:
+    try:
+        exchanges, _, sampling = text.partition(":")
+        found = int(exchanges), float(sampling or 1.0)
+    except ValueError:
+        found = 0, 0.0
+    if not (found[0] >= 1 and 0.0 < found[1] <= 1.0):
+        raise typer.BadParameter(f"it is exchanges, or exchanges:sampling such as 30:0.1, not {text!r}.")
+    return found
+
+
+def budget(
+    folder: o.SiteFolder,
+    runs: Annotated[
+        list[Any] | None,
+        typer.Option(
+            "--run", parser=_run_ahead, metavar="EXCHANGES[:SAMPLING]", help="A run to come; several, in their order."
+        ),
+    ] = None,
+    groups: Annotated[
+        list[int] | None,
+        typer.Option("--group", min=2, metavar="N", help="Also of so many together, such as all rows of a patient."),
+    ] = None,
+    as_json: o.Json = False,
+) -> None:
+    """At a site with [privacy]: the epsilon that is spent, and what runs to come would spend. Nothing is charged."""
+    from coterie.deployment import folders
+    from coterie.deployment.monitor import guard_of
+    from coterie.deployment.site.site_toml import Member
+
+    home = folders.site(folder)
+    member = Member.read(home)
+    if (guard := guard_of(home, member)) is None:
+        raise CoterieError(f"Site '{member.name}' has no [privacy] in site.toml, so that sums of any cost leave it.")
+    runs, sizes = runs or [], [1, *(groups or ())]
+    answered, spent = guard.ahead(runs, sizes)
+    if as_json:
+        print(json.dumps({"epsilon": guard.budget, "answered": answered.tolist(), "groups": sizes, "spent": spent}))
+        return
+    trust = "its own clients" if guard.clients is None else f"{guard.clients:,} clients, whom it trusts to add up"
+    say(f"Site '{member.name}' hides every {guard.unit} by the noise of {trust}: multiplier {guard.noise:g}.")
+    for k, costs in enumerate(spent):
+        what = f"after run {k} ({plural(runs[k - 1][0], 'exchange')})" if k else "spent so far"
+        each = (f"{cost:.3g} of {plural(n, guard.unit)}" for n, cost in zip(sizes, costs, strict=True))
+        say(f"Epsilon {what}: {listed(list(each))}, at delta {guard.delta:g}.")
+    for k, (n, (asked, _)) in enumerate(zip(answered, runs, strict=True)):
+        if n < asked:
+            say(f"Run {k + 1} would be refused after {n:,} of its {asked:,} exchanges: {guard.budget:g} is allowed.")
+            break
 
 
 def status(folder: o.Either, as_json: o.Json = False) -> None:
@@ -311,6 +362,7 @@ for command, example in {
     start_site: "heart/sites/basel",
     check: "heart",
     preview: "heart/sites/basel --formula 'disease ~ age' --method hierarchical",
+    budget: "heart/sites/basel --run 30 --run 20:0.1 --group 5",
     status: "heart",
     log: "heart/sites/basel",
     watch: "heart --port 9464",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.deployment import folders, logs
 from coterie.deployment.federation_toml import BOOK, RELEASES, SITE, Config
@@ -28,6 +28,9 @@ from coterie.errors import CoterieError, plural
 from coterie.options import call
 from coterie.report.page import page
 from coterie.report.tables import Table
+
+if TYPE_CHECKING:
+    from coterie.engines.privacy import Guard
 
 RUNS = 12  # the last so many are shown
 FRESH = 15.0  # seconds for which an engine's word on who is connected counts
@@ -199,10 +202,7 @@ class Watch:
         rows = [("answers", f"{sum(counts.values()):,}"), *((f"of them {n}", f"{c:,}") for n, c in counts.items())]
         rows += [("bytes that left", f"{self._counts['bytes']:,}"), ("last answer, UTC", self._last[:19])]
         rows += [("formulas today", f"{asked} of {rules.formulas_per_day}")]
-        if member.privacy:
-            from coterie.engines.privacy import Guard
-
-            guard = call(Guard, member.privacy, "[privacy]", _nobody, book=self.home / BOOK)
+        if (guard := guard_of(self.home, member)) is not None:
             found.need("epsilon_spent", guard.spent, guard.budget, "Privacy budget that is spent")
             rows.append(("epsilon", f"{guard.spent:.3g} of {guard.budget:g}"))
         if refused := counts.get("refused formula", 0):
@@ -235,6 +235,13 @@ class Watch:
         now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
         values = {"alarms": found.alarms, "tables": found.tables, "facts": [*found.facts, now]}
         return page("status.html", headline=headline, question=f"{who}, read only", **values)
+
+
+def guard_of(home: Path, member: Member) -> Guard | None:
+    """The guard of a site's privacy budget, to be read only; None where its owner set none."""
+    from coterie.engines.privacy import Guard
+
+    return call(Guard, member.privacy, "[privacy]", _nobody, book=home / BOOK) if member.privacy else None
 
 
 def _nobody(request: Any, key: bytes) -> bytes:

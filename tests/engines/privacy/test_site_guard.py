@@ -7,7 +7,7 @@ pytest.importorskip("dp_accounting")
 
 from coterie.engines import wire
 from coterie.engines.privacy import Event, Guard, Private, epsilon
-from coterie.engines.privacy.gaussian_mechanism import clipped
+from coterie.engines.privacy.gaussian_mechanism import clipped, group_epsilon
 from coterie.engines.secure_sum import Secure
 from coterie.errors import CoterieError
 from coterie.federation import PerRow
@@ -35,6 +35,33 @@ def test_agreed_sums_pass_and_are_charged():
     for _ in range(3):
         assert private.total(tell).count == 4
     assert guard.spent == private.spent()[0] == epsilon({Event(2.0): 3}, 1e-5)
+
+
+def test_what_runs_will_cost_is_known_before_and_is_what_they_cost():
+    fed, guard = guarded(noise=8.0, epsilon=1.0)
+    private = Private(fed, clip={"v": 1.0}, noise=8.0)
+    private.total(tell)
+    answered, spent = guard.ahead([(2, 1.0), (5, 1.0)], groups=[1, 3])
+    assert guard.spent == spent[0][0] == epsilon({Event(8.0): 1}, 1e-5)  # nothing was charged by looking
+    for _ in range(2):
+        private.total(tell)
+    assert guard.spent == spent[1][0]
+    assert spent[1][1] == epsilon({Event(8.0 / 3.0): 3}, 1e-5)  # of three clients, a third of the noise
+    fit = [epsilon({Event(8.0): n}, 1e-5) <= 1.0 for n in range(4, 9)]
+    assert answered.tolist() == [2, sum(fit)] and 0 < sum(fit) < 5
+    assert guard.ahead([(2, 0.01)])[1][1] == [epsilon({Event(8.0): 3, Event(8.0, 0.01): 2}, 1e-5)]
+
+
+def test_rows_of_one_person_are_a_mixture_where_each_is_in_a_sum_by_its_own_coin():
+    # the same for two rows, by an integral over outcomes of one sum: delta = E max(0, mixture - exp(eps) plain)
+    z, q, eps = 2.0, 0.3, 0.5
+    x = np.linspace(-40.0, 60.0, 20001)
+    density = [np.exp(-((x - k) ** 2) / (2.0 * z**2)) / (z * np.sqrt(2.0 * np.pi)) for k in range(3)]
+    mixed = (1 - q) ** 2 * density[0] + 2 * q * (1 - q) * density[1] + q**2 * density[2]
+    sides = ((mixed, density[0]), (density[0], mixed))
+    delta = max(np.trapezoid(np.maximum(a - np.exp(eps) * b, 0.0), x) for a, b in sides)
+    assert eps <= group_epsilon({Event(z, q): 1}, delta, 2) < eps + 2e-3
+    assert eps < group_epsilon({Event(z): 1}, delta, 2)
 
 
 BETTER = [{"clip": {"v": 1.5}}, {"noise": 1.9}, {"seed": 1}, {"clip": {"v": 1.0, "n": 1.0}, "work": both}]

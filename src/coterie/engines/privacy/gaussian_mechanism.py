@@ -222,6 +222,30 @@ def epsilon(events: Mapping[Event, int], delta: float, step: float = _FINE) -> f
     return float(accountant.get_epsilon(delta))
 
 
+def group_epsilon(events: Mapping[Event, int], delta: float, size: int) -> float:
+    """The epsilon of ``size`` contributions together: their bound is so many times as long.
+
+    In a sampled sum each is there by a coin of its own: a mixture of Gaussians (Ganesh 2024), whose privacy losses are
+    composed. Without sampling it is exact.
+    """
+    if size == 1 or all(event.sampling >= 1.0 for event in events):
+        return epsilon({Event(event.noise / size, event.sampling): n for event, n in events.items()}, delta)
+    if any(not event.noise > _NONE * size for event in events):
+        return float("inf")
+    from dp_accounting.pld import privacy_loss_distribution as pld
+    from scipy.stats import binom
+
+    losses = pld.identity(_COARSE)
+    many = np.arange(size + 1)
+    for event, n in events.items():
+        chances = binom.pmf(many, size, event.sampling)
+        one = pld.from_mixture_gaussian_mechanism(
+            event.noise, many, chances / chances.sum(), value_discretization_interval=_COARSE
+        )
+        losses = losses.compose(one.self_compose(n)) if n else losses
+    return float(losses.get_epsilon_for_delta(delta))
+
+
 def noise_for(target: float, delta: float, rounds: int, sampling: float = 1.0) -> float:
     """The least noise multiplier with which ``rounds`` exchanges cost no more than an epsilon of ``target``."""
     high: float = float(accounting().get_sigma_gaussian(target, delta)) * math.sqrt(rounds)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +14,15 @@ from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import read_durable, write_durable
 from coterie.engines.header_compression import CoordinatorLink
 from coterie.engines.message_checks import NUMBERED, Answer, failed, need_form
-from coterie.engines.privacy.gaussian_mechanism import ABOUT_ROWS, PUBLIC, Event, accounting, clipped, epsilon
+from coterie.engines.privacy.gaussian_mechanism import (
+    ABOUT_ROWS,
+    PUBLIC,
+    Event,
+    accounting,
+    clipped,
+    epsilon,
+    group_epsilon,
+)
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints, PerRow, work_name
 from coterie.options import Option, checked
@@ -62,6 +71,26 @@ class Guard:
     def spent(self) -> float:
         """Epsilon so far."""
         return epsilon(self._counts, self.delta)
+
+    def ahead(self, runs: Sequence[tuple[int, float]], groups: Sequence[int] = (1,)) -> tuple[Ints, list[list[float]]]:
+        """What further runs, (exchanges, sampling) each, would spend, before any of it is.
+
+        How many exchanges of each would be answered; and the epsilon so far and after each run, if all of them were, of
+        as many clients (or rows) together as ``groups`` says. Every client is charged alike, asked or not.
+        """
+        counts, answered, spent = dict(self._counts), [], []
+        for exchanges, sampling in ((0, 1.0), *runs):
+            event = Event(self.noise, sampling)
+            before = counts.get(event, 0)
+
+            def cost(n: int, event: Event = event, before: int = before) -> float:
+                return epsilon(counts | {event: before + n}, self.delta)
+
+            most = self.budget * (1.0 + 1e-9)
+            answered.append(exchanges if cost(exchanges) <= most else bisect_right(range(1, exchanges), most, key=cost))
+            counts[event] = before + exchanges
+            spent.append([group_epsilon(counts, self.delta, size) for size in groups])
+        return np.asarray(answered[1:], dtype=np.int64), spent
 
     def receive(self, data: bytes) -> bytes:
         """Answer one message, or refuse it."""
