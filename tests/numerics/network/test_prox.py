@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from coterie.numerics.network import prox
 from coterie.numerics.network.newton import newton
 from coterie.numerics.network.penalty import Problem, certify
 from coterie.numerics.network.prox import network_prox
@@ -48,3 +49,23 @@ def test_newton_steps_on_few_clients_with_many_columns_are_those_in_the_span_of_
     by_splitting = network_prox(V, edges, 0.8, 2, 1e-12, metric=wide.H[:, 0, 0])
     assert np.abs(found.Z - by_splitting.Z).max() < 1e-4
     assert np.linalg.norm(found.U, axis=1).max() <= 0.8 * (1.0 + 1e-14)
+
+
+@pytest.mark.parametrize("p", [1, 2, np.inf])
+def test_clients_of_many_edges_are_solved_in_another_order_and_come_back_in_theirs(p, monkeypatch):
+    rng = np.random.default_rng(4)
+    V, masses = rng.normal(size=(60, 3)), rng.uniform(0.5, 2.0, 60)
+    i, j = np.triu_indices(60, 1)
+    kept = rng.permutation(len(i))[:150]
+    edges = np.stack([j[kept], i[kept]], axis=1)
+    weight = np.where(rng.random(150) < 0.2, 0.0, rng.uniform(0.0, 0.3, 150))
+    as_they_are = network_prox(V, edges, weight, p, 1e-10, metric=masses)
+    monkeypatch.setattr(prox, "MANY", 1)
+    ordered = network_prox(V, edges, weight, p, 1e-10, metric=masses)
+    np.testing.assert_allclose(ordered.Z, as_they_are.Z, atol=2e-4)
+    pulls = np.zeros_like(V)
+    np.add.at(pulls, edges[:, 0], ordered.dual)
+    np.subtract.at(pulls, edges[:, 1], ordered.dual)
+    np.testing.assert_allclose(masses[:, None] * (V - ordered.Z), pulls, atol=2e-4)
+    assert np.all(ordered.dual[weight == 0.0] == 0.0) and ordered.gap <= 1e-10
+    assert network_prox(V, edges, weight, p, 1e-9, metric=masses, start=ordered).iterations == 0

@@ -232,7 +232,7 @@ def group_epsilon(events: Mapping[Event, int], delta: float, size: int) -> float
         return epsilon({Event(event.noise / size, event.sampling): n for event, n in events.items()}, delta)
     if any(not event.noise > _NONE * size for event in events):
         return float("inf")
-    from dp_accounting.pld import privacy_loss_distribution as pld
+    pld = import_module("dp_accounting.pld.privacy_loss_distribution")
     from scipy.stats import binom
 
     losses = pld.identity(_COARSE)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.numerics.arrays import Bools, Floats, Ints, float_array, kernel, summing
+from coterie.numerics.arrays import Floats, Ints, float_array, kernel, summing
 
 DUAL = {1: np.inf, 2: 2, np.inf: 1}  # the dual norm of each p
 
@@ -171,9 +171,14 @@ class Problem:
         H, inverse = checked_metric(metric, *V.shape)
         return cls(V, pairs, checked_weight(weight, pairs), float(p), H, inverse)
 
-    def of_edges(self, kept: Bools) -> Problem:
+    def of_edges(self, kept: Ints) -> Problem:
         """The problem without the other edges."""
         return replace(self, edges=self.edges[kept], weight=self.weight[kept])
+
+    def of_clients(self, order: Ints) -> Problem:
+        """The same clients, all of them, in another order."""
+        V, H, inverse = (np.ascontiguousarray(a[order]) for a in (self.V, self.H, self.inverse))
+        return replace(self, V=V, edges=np.argsort(order)[self.edges], H=H, inverse=inverse)
 
     @cached_property
     def neighbours(self) -> tuple[Ints, Ints]:

@@ -179,6 +179,7 @@ FIRST = {1.0: 60, 2.0: 60, float("inf"): 400}
 """Iterations of the splitting, for each p, before Newton's method has its first turn: most problems are solved by then.
 
 For p = inf the faces of the dual balls change at nearly every Newton step until the end is near."""
+MANY = 50_000  # edges from which clients are sorted first, since they no longer lie in cache together
 PRODUCTS = 4  # Hessian products that take about as long as one iteration of the splitting
 
 
@@ -226,10 +227,31 @@ def network_prox(
             raise CoterieError("The start is of another network: its clients, edges and columns must be those of now.")
         U, Z = start.dual.copy(), start.Z.copy()
         project_all(U, problem.p, problem.weight)
-    tied = problem.weight > 0.0
-    found, done = _take_turns(problem.of_edges(tied), Z, U[tied], gap, iterations)
-    U[tied] = found.U
-    return Proximal(found.Z, U, found.gap, done)
+    tied = np.flatnonzero(problem.weight > 0.0)
+    if len(tied) < MANY:
+        found, done = _take_turns(problem.of_edges(tied), Z, U[tied], gap, iterations)
+        U[tied] = found.U
+        return Proximal(found.Z, U, found.gap, done)
+    clients, tied = _close(problem.edges[tied], len(Z), tied)
+    found, done = _take_turns(problem.of_edges(tied).of_clients(clients), Z[clients], U[tied], gap, iterations)
+    U[tied], Z[clients] = found.U, found.Z
+    return Proximal(Z, U, found.gap, done)
+
+
+def _close(edges: Ints, n: int, names: Ints) -> tuple[Ints, Ints]:
+    """An order of n clients (reverse Cuthill and McKee) and one of edges in which neighbours are near in memory.
+
+    Edges (M, 2) are called ``names`` (M,).
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    i, j = edges.T
+    ones = np.ones(2 * len(edges), np.int8)
+    graph = coo_array((ones, (np.concatenate([i, j]), np.concatenate([j, i]))), shape=(n, n)).tocsr()
+    clients = reverse_cuthill_mckee(graph, symmetric_mode=True).astype(np.int64)
+    rank = np.argsort(clients)[edges]
+    return clients, names[np.lexsort((rank.max(axis=1), rank.min(axis=1)))]
 
 
 def smoothed(V: Floats, edges: Ints, weight: Floats, metric: Floats | None = None) -> Floats:
