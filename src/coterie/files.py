@@ -7,7 +7,6 @@ import os
 import re
 import stat
 import time
-import tomllib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -61,6 +60,8 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
     ``what`` it is, is for messages: "a federation's configuration".
     """
+    import tomllib
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows put a mark first
     except FileNotFoundError:

@@ -84,6 +84,15 @@ def test_without_a_command_it_is_the_help_that_is_shown():
         assert "Usage" in ran.out
 
 
+@pytest.mark.parametrize("arguments", [["fit"], ["federation", "init"], ["federation"], []], ids=" ".join)
+def test_commands_that_are_not_meant_are_listed_alike_and_without_options(arguments):
+    whole, some = (dict(commands("coterie", get_command(each))) for each in (app, app.meant(arguments)))
+    assert {name: one.help for name, one in some.items()} == {name: one.help for name, one in whole.items()}
+    meant = " ".join(["coterie", *arguments])
+    for name, command in some.items():
+        assert len(command.params) == (len(whole[name].params) if name == meant else 0)
+
+
 def test_version():
     assert coterie("--version").out == f"coterie {__version__}\n"
 

@@ -88,6 +88,13 @@ def test_rows_and_coins_are_drawn_by_the_seed_of_the_rounds_or_of_the_call(place
     assert not np.allclose(here.client_coefficients, other.client_coefficients, rtol=1e-9)
 
 
+def test_advice_of_one_split_has_no_interval_and_is_shown(place, tmp_path):
+    ran = command("advise", place, "--formula", FORMULA, "--splits", 1, "--out", tmp_path / "a.csv")
+    assert ran.code == 0, ran.err
+    table = pd.read_csv(tmp_path / "a.csv")
+    assert table["gain"].notna().all() and table[["gain_low", "gain_high"]].isna().all(axis=None)
+
+
 def test_advice_without_a_seed_has_that_of_the_federation(place):
     for home in (place / "coordinator", *(place / "sites").iterdir()):
         text = (home / "federation.toml").read_text()

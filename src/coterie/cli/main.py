@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None, commands: Commands = app, name:
 def _run(arguments: list[str], commands: Commands, name: str) -> int:
     OUTPUTS.clear()
     try:
-        code = get_command(commands)(arguments, prog_name=name, standalone_mode=False)
+        code = get_command(commands.meant(arguments))(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:  # typer's own answer to an interrupt
             return _stopped(arguments)

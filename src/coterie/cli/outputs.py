@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -157,6 +156,8 @@ def _marks() -> list[str]:
 
 
 def _mark(kind: str, path: Path) -> str:
+    import hashlib  # OpenSSL, which no command needs that writes nothing
+
     with path.open("rb") as file:
         return f"{kind} {hashlib.file_digest(file, 'sha256').hexdigest()}"
 

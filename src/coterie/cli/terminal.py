@@ -6,8 +6,9 @@ import shutil
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import Any, TextIO, TypeVar
 
 import typer
@@ -46,6 +47,29 @@ class Commands(typer.Typer):
     def command(self, name: str | None = None, **options: Any) -> Callable[[F], F]:
         """As typer's."""
         return super().command(name, cls=Command, **options)
+
+    def meant(self, arguments: Sequence[str]) -> Commands:
+        """The same, where commands that are not among the arguments have no options, whose reading takes long."""
+        if self.registered_callback is None:  # no group, but its one command
+            return self
+        some = copy(self)
+        some.registered_commands = [copy(info) for info in self.registered_commands]
+        for info in some.registered_commands:
+            if info.callback is not None and (info.name or info.callback.__name__) not in arguments:
+                info.callback = _without_options(info.callback)
+        some.registered_groups = [copy(info) for info in self.registered_groups]
+        for group in some.registered_groups:
+            if isinstance(group.typer_instance, Commands):
+                group.typer_instance = group.typer_instance.meant(arguments)
+        return some
+
+
+def _without_options(command: Callable[..., Any]) -> Callable[[], None]:
+    def listed() -> None:
+        pass
+
+    listed.__name__, listed.__doc__ = command.__name__, command.__doc__
+    return listed
 
 
 class Group(Commands):

@@ -16,7 +16,7 @@ from coterie.options import need_names
 from coterie.results.advice import Advice
 from coterie.results.fit_result import FitResult
 from coterie.results.saved_results import load
-from coterie.results.saved_values import from_json
+from coterie.results.saved_values import from_json, unplain
 
 Go = Callable[[Any, Path, str, float], object]
 """What follows a run to its end: called with the engine, the coordinator's folder, the run's name and the seconds."""
@@ -53,7 +53,7 @@ def advise(folder: str | Path, formula: str, given: Mapping[str, Any]) -> Advice
 
 def advice_in(run: Path) -> Advice:
     """The advice that a run left."""
-    return Advice.from_document(from_json(files.content(run / "result" / ADVICE)))
+    return Advice.from_document(unplain(from_json(files.content(run / "result" / ADVICE))))
 
 
 def result_in(run: Path) -> FitResult | None:

@@ -13,7 +13,7 @@ from coterie.deployment.coordinator.run import PATIENT
 from coterie.deployment.nvflare import operator_commands as nvflare
 from coterie.deployment.nvflare import provisioning
 from coterie.engines.retry_and_quorum import BelowQuorum
-from tests.contract.cases import CASES
+from tests.contract.registry import CASES
 from tests.deployment.nvflare import strangers
 from tests.deployment.nvflare.counting import Counting
 from tests.deployment.nvflare.deployed import deployed
