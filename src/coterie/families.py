@@ -64,6 +64,7 @@ class Family:
     # where none was found: such that losses of means are those that comparisons name. Other families have none
     usual: float | None = None
     dispersion: float | None = None
+    unsure: float = 0.0  # standard deviation of the logarithm of a dispersion that was found
     degrees: float = 0.0  # of freedom of Student's t: NaN where they are to be found, 0 of other families
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -98,10 +99,10 @@ class Family:
         """The share of outcomes, or of successes of trials, that are at most values."""
         return self.cdf(values, eta, trials, self.kind)  # type: ignore[misc]
 
-    def at(self, dispersion: float) -> Family:
-        """The same with its dispersion."""
+    def at(self, dispersion: float, unsure: float = 0.0) -> Family:
+        """The same with its dispersion, and how unsure that is."""
         bound = self.curvature_bound if self.convex else (1.0 + 1.0 / self.degrees) / dispersion
-        return replace(self, dispersion=dispersion, curvature_bound=bound)
+        return replace(self, dispersion=dispersion, unsure=unsure, curvature_bound=bound)
 
     def __str__(self) -> str:
         return self.name

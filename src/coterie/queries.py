@@ -120,6 +120,18 @@ class Unclustered(WrappedFederation):
         return query._replace(to=to, message=message, by=by, groups=groups).of(self.fed)
 
 
+class Among(Unclustered):
+    """Some of the clients (m,) bool and no others, without their clusters."""
+
+    def __init__(self, fed: Federation, some: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+        super().__init__(fed)
+        self.some = np.flatnonzero(some)
+        self.clients = Roster(fed.clients.ids[self.some], np.zeros_like(self.some))
+
+    def _answer(self, query: Query) -> Any:
+        return super()._answer(query._replace(to=self.some))
+
+
 def _in_each(value: Any, k: int) -> Any:
     """What one cluster of all clients is told, for each of k."""
     if isinstance(value, dict):

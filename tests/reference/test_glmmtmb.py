@@ -25,6 +25,8 @@ def test_estimates_and_likelihoods_are_those_of_glmmtmb(name, family, kind):
     fit = coterie.fit(table, f"{OUTCOMES.get(family, 'heavy')} ~ x", client="g", family=family, splits=0, **how)
     np.testing.assert_allclose(fit.model.root, known["fixef"], rtol=1e-3)
     assert fit.log_likelihood == pytest.approx(known["logLik"], abs=1e-3)
+    wider = fit.global_coefficients["std_error"] / known["se"]  # by what variances are unsure of, where there are any
+    assert np.all((wider > 0.995) & (wider < (1.001 if kind == "pooled" else 1.025)))
     if family == "negative-binomial":
         assert 1.0 / fit.model.sigma2 == pytest.approx(known["sigma"], rel=1e-3)
     if family == "gamma":

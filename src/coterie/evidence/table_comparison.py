@@ -321,14 +321,19 @@ def _without(
     fits: Mapping[str, Fit], train: Clients, held: Clients, family: Family, above: Sequence[Ints], tested: Bools
 ) -> Floats | None:
     """Losses (1, units, m) of one model for all without each of few units, see ``TableComparison.without``."""
-    units = top_units(above, tested)
-    if "pooled" not in fits or not 1 < (count := len(np.unique(units))) <= FEW_UNITS:
-        return None
     losses = []
-    for k in range(count):
-        left = train.subset(~np.isin(train.codes, np.flatnonzero(tested)[units == k]))
-        losses.append(np.where(tested, client_losses(held, family, fits["pooled"](left).client), 0.0))
-    return np.stack(losses)[None]
+    for left in without_each(above, tested) if "pooled" in fits else ():
+        fitted = fits["pooled"](train.subset(left[train.codes]))
+        losses.append(np.where(tested, client_losses(held, family, fitted.client), 0.0))
+    return np.stack(losses)[None] if losses else None
+
+
+def without_each(above: Sequence[Ints], tested: Bools) -> list[Bools]:
+    """The clients (m,) that are left without each of few units; nothing where they are many, or one."""
+    units, at = top_units(above, tested), np.flatnonzero(tested)
+    if not 1 < (count := len(np.unique(units))) <= FEW_UNITS:
+        return []
+    return [~np.isin(np.arange(len(tested)), at[units == k]) for k in range(count)]
 
 
 def top_units(above: Sequence[Ints], some: Bools) -> Ints:

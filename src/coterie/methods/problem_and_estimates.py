@@ -95,10 +95,11 @@ def collect(
 
     C (p, p) is the root's covariance, relative to sigma2; by default the inverse of its curvature. ``needed``: the
     method cannot do without every client's own numbers, even where the federation leaves them at the sites. ``unsure``:
-    what is known of the variances' uncertainty. ``extra``: what ``solve`` was given.
+    what is known of the variances' uncertainty, and of the root's covariance. ``extra``: what ``solve`` was given.
     """
     root = s.positions.at[-1][0]
-    C = s.inverse if C is None else C
+    if C is None:
+        C = s.inverse if unsure is None else unsure.C
     placed = sweep_down(setup.tree, s.swept, L[1:], setup.z, root, C, setup.prior(client=False))
     message: dict[str, Any] = {"w": PerCluster(placed.at[0]), "C": PerCluster(placed.cov[0])}
     units = np.outer(setup.unit, setup.unit)

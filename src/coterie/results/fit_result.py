@@ -71,8 +71,8 @@ class FitResult(Inference):
         Each client's coefficients from its own rows alone, like `client_coefficients`.
     call : dict
         The sections that :meth:`config` gives.
-    fit_check : dict
-        Whether the model fits: points of a QQ plot of quantile residuals, and findings; empty where there are no rows.
+    checked : dict or None
+        :attr:`fit_check` of a result that was loaded.
     fitting : object or None
         The rows that were fitted, where they are here; a result that was loaded has none.
     """
@@ -97,8 +97,17 @@ class FitResult(Inference):
     mean_weight: float = 1.0
     local_coefficients: pd.DataFrame | None = None
     call: dict[str, dict[str, Any]] = field(default_factory=dict)
-    fit_check: dict[str, Any] = field(default_factory=dict)
+    checked: dict[str, Any] | None = None
     fitting: Any = None
+
+    @cached_property
+    def fit_check(self) -> dict[str, Any]:
+        """Whether the model fits: points of a QQ plot of quantile residuals, and findings; empty where no rows are."""
+        from coterie.results.residuals import fit_check
+
+        if self.checked is not None or self.fitting is None:
+            return self.checked or {}
+        return fit_check(self, self.fitting.clients)
 
     @property
     def family(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,8 @@ def save_fit(result: FitResult, path: Path, force: bool = False) -> None:
     try:
         _refuse_others(path, force)
         shelf, before = Shelf(), _content(path / MODEL.file)
-        MODEL.write(path, {"schema": SCHEMA, "result": packed(result, shelf, without="fitting")}, shelf)
+        checked = replace(result, checked=result.fit_check)
+        MODEL.write(path, {"schema": SCHEMA, "result": packed(checked, shelf, without="fitting")}, shelf)
     except OSError as e:
         raise CoterieError(f"The model cannot be written to '{path}': {e.strerror or e}.") from e
     if before not in (None, _content(path / MODEL.file)):

@@ -34,7 +34,6 @@ from coterie.results import notes as words
 from coterie.results.fit_options import Options
 from coterie.results.fit_result import FitResult
 from coterie.results.model import Model
-from coterie.results.residuals import fit_check
 from coterie.runs.run_table_method import STARTING, run, run_alone
 
 DRAWN = 1000
@@ -89,8 +88,7 @@ class Fitting:
             more["local_coefficients"] = pd.DataFrame(alone, index=index, columns=list(clients.terms))
             more |= {"recommended": best, "comparison": evidence.table}
             more["client_gains"] = evidence.by_client(clients, best)
-        made = result_of(name, clients, problem, fitted, options, self.settings, **more)
-        return replace(made, fit_check=fit_check(made, clients))
+        return result_of(name, clients, problem, fitted, options, self.settings, **more)
 
     def fit(
         self, name: str, problem: GroupedProblem, clients: Clients, intervals: bool = False

@@ -52,20 +52,11 @@ def of_one_table(table, task, name="hierarchical", splits=1, **options):
 
 
 def alike(there, here, rtol=1e-10, intervals=True):
-    """The rows of a comparison that both have; what is behind the best, or chosen, depends on who is compared.
-
-    Ends of intervals over one model for all differ: of a table it is fitted anew without each of few units.
-    """
+    """The rows of a comparison that both have; what is behind the best, or chosen, depends on who is compared."""
     names = [n for n in there.comparison if n not in ("seconds", "loss_nested") and not n.startswith("behind")]
     names = [n for n in names if intervals or not n.endswith(("_low", "_high"))]
     want = here.comparison.loc[there.comparison.index, names]
-    ends = [n for n in names if n.endswith(("_low", "_high"))]
-    found, refitted = there.comparison[names].copy(), [n for n in ends if n.startswith("gain_over_pooled")]
-
-    found[refitted] = want[refitted]
-    if "pooled" in found.index:
-        found.loc["pooled", ends] = want.loc["pooled", ends]
-    pd.testing.assert_frame_equal(found, want, rtol=rtol, atol=1e-12)
+    pd.testing.assert_frame_equal(there.comparison[names], want, rtol=rtol, atol=1e-12)
 
 
 @pytest.mark.parametrize("splits, cluster", [(1, "district"), (2, None)])

@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import polygamma
 
 import coterie
 
@@ -91,3 +92,16 @@ def test_few_rows_take_the_higher_of_two_optima(seed: int) -> None:
     found, poisson = (fit("count", family, frame, method="hierarchical") for family in ("negative-binomial", "poisson"))
     assert (found.model.sigma2 < 1e-5) == (seed != 8)
     assert found.log_likelihood > poisson.log_likelihood - 1e-3
+
+
+def test_how_unsure_the_dispersion_is_is_in_standard_errors() -> None:
+    rng = np.random.default_rng(2)
+    client, x = np.repeat(np.arange(12), 30), rng.normal(size=360)
+    mean = np.exp(1.0 + 0.3 * x + 0.5 * rng.normal(size=12)[client])
+    frame = pd.DataFrame({"client": client, "x": x, "amount": mean * rng.gamma(2.0, 0.5, 360)})
+    found = fit("amount", "gamma", frame, method="hierarchical", shared=["x"])
+    # A slope that all share has a variance in proportion to the dispersion, whose shape k has the information
+    # n (k^2 trigamma(k) - k) of its logarithm; the degrees of freedom are those of that variance.
+    k = 1.0 / found.model.sigma2
+    relative = 1.0 / (360.0 * (k**2 * polygamma(1, k) - k))
+    assert found.global_coefficients["df"][1] == pytest.approx(4.0 + 2.0 / relative, rel=0.1)

@@ -5,7 +5,7 @@ Models of single clients stay at the sites, except of methods that bring them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import perf_counter
@@ -20,7 +20,7 @@ from coterie.engines.retry_and_quorum import BelowQuorum, Refused
 from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError, NotAll
 from coterie.evidence.comparison import BASELINES, Triple
-from coterie.evidence.table_comparison import TableComparison, all_splits, paths
+from coterie.evidence.table_comparison import TableComparison, all_splits, paths, without_each
 from coterie.federation import PerRow, require_all_replies
 from coterie.methods import local, pooled
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
@@ -28,6 +28,8 @@ from coterie.methods.registry import FITTED
 from coterie.methods.tree.dispersion import shared_dispersions
 from coterie.methods.tree.penalised_tree import prepare
 from coterie.numerics.arrays import Bools, Floats, Ints
+from coterie.queries import Among
+from coterie.relations.clusters import ClusterTree
 from coterie.results.fit_result import FitResult
 
 Fit = Callable[[Remote], Estimates]
@@ -270,7 +272,21 @@ class _Split:
         seconds = {n: self.seconds[n] for n in found}
         above, columns = paths(fed.clients.clusters, asked.problem.tree.parents), self.columns
         given = (found, weight, rows, seconds, asked.problem.family, asked.splits.fraction, columns, above, alike)
-        return TableComparison(*given) if self.alone else Summed(*given, sums=dict(told), order=tuple(names))
+        if not self.alone:
+            return Summed(*given, sums=dict(told), order=tuple(names))
+        return TableComparison(*given, without=self._without(above, weight[0] > 0.0))
+
+    def _without(self, above: Sequence[Ints], tested: Bools) -> Floats | None:
+        """Losses of one model for all without each of few units, as of a table."""
+        problem, losing = replace(self.asked.problem, tree=ClusterTree()), list[str]()
+        for left in without_each(above, tested):
+            root = FITTED["pooled"].fit(Among(self.fed, left), problem).root
+            losing.append(f"pooled without {len(losing)}")
+            require_all_replies(self.fed.total(keep, name=losing[-1], theta=root))
+        if not losing:
+            return None
+        told = require_all_replies(self.fed.ask(losses, names=losing))
+        return np.where(tested, np.asarray(told["losses"]).T, 0.0)[None]
 
 
 def _over_rounds(name: str) -> bool:

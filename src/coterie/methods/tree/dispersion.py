@@ -241,7 +241,8 @@ def best(slopes: Callable[[Family], Floats], family: Family, start: float, degre
                 f"Most outcomes lie exactly on their models, so that family {family} has no scale: "
                 "take family gaussian."
             )
-        return family.at(start)
+        # half of the deviance's curvature is information; where rows hardly tell, no more than a factor of e
+        return family.at(start, min((2.0 / rise) ** 0.5, 1.0) if rise > 0.0 else 0.0)
 
     if not isnan(family.degrees):
         return at_best(family)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from coterie.federation import Federation, Roster, Site, Sums, find_work, require_all_replies, work, work_name
+from coterie.federation import Federation, Site, Sums, find_work, require_all_replies, work, work_name
 from coterie.methods.tree.client_work import Reply
 from coterie.numerics.arrays import Floats, Ints
 
@@ -68,11 +68,11 @@ def all_of(site: Site, call: str, begun: bool, names: str, **values: Any) -> Rep
 class _Caller:
     """A federation as one calculation sees it."""
 
-    def __init__(self, clients: Roster) -> None:
-        self.clients, self.begun = clients, False
+    def __init__(self, fed: Federation) -> None:
+        self.clients, self.ledger, self.begun = fed.clients, fed.ledger, False
         self.asked, self.answers = SimpleQueue[Any](), SimpleQueue[Any]()
 
-    def total(self, work: Any, /, by: Any = None, **message: Any) -> Sums:
+    def total(self, work: Any, /, to: Any = None, by: Any = None, groups: Any = None, **message: Any) -> Sums:
         self.asked.put((work, by, message))
         answer = self.answers.get()
         if isinstance(answer, BaseException):
@@ -88,7 +88,7 @@ class _Caller:
 
 def in_step(fed: Federation, calculations: Mapping[str, Callable[[Any], T]]) -> dict[str, T]:
     """The results of functions of a federation, by name, whose calls of ``total`` are made together."""
-    callers = {name: _Caller(fed.clients) for name in calculations}
+    callers = {name: _Caller(fed) for name in calculations}
     for name, caller in callers.items():
         Thread(target=caller.follow, args=(calculations[name],), daemon=True).start()
     results: dict[str, T] = {}

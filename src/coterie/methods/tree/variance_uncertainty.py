@@ -170,6 +170,7 @@ class Point:
 class Explored:
     """What is not known of variances, in the units in which a tree is solved; what clients add is kept by them."""
 
+    C: Floats  # (p, p) the root's covariance at the estimates, as `collect` takes it
     root: Floats  # (n, p, p) as in `Uncertainty`
     levels: list[Floats]  # (n, q, q)
     more: list[Floats]  # (g, q, q)
@@ -248,8 +249,9 @@ def explore(fed: Federation, search: Deviance, L: list[Floats], s: Solution, sig
     told: dict[str, Any] = _sent("here", here)
     tried = dict(enumerate(axes(setup.z, search.structures, L, s.swept.A, scores, chosen)))
     found = _points(fed, search, here, {f"axis{k}-": axis for k, axis in tried.items()}, turn)
-    for name, (axis, one, two) in found.items():
-        weights = axis.weights(np.array([one.deviance, two.deviance]) - here.deviance)
+    if setup.family.unsure > 0.0:
+        found["dispersion-"] = _dispersed(fed, search, here, turn)
+    for name, (weights, one, two) in found.items():
         told |= _sent(name + POINTS[0], one) | _sent(name + POINTS[1], two) | {f"{name}:weights": per_cluster(weights)}
         mean = weights.mean(axis=0, keepdims=True)
         for k in range(len(added)):
@@ -269,14 +271,15 @@ def explore(fed: Federation, search: Deviance, L: list[Floats], s: Solution, sig
     sizes = [with_added(here.level(k)[1], extra) @ metric for k, extra in enumerate(added)]
     relative = [x / np.where(size > 0.0, size, 1.0) ** 2 for x, size in zip(doubt, sizes, strict=True)]
     dof = max(setup.dof(True), 5.0) if setup.family.has_dispersion else np.inf
-    return Explored(stacked[-1], stacked[:-1], more, added, relative[:-1], metric, dof)
+    C = turn @ s.inverse @ turn.T
+    return Explored(C, stacked[-1], stacked[:-1], more, added, relative[:-1], metric, dof)
 
 
 def _points(
     fed: Federation, search: Deviance, here: Point, tried: dict[str, Axis], turn: Floats
-) -> dict[str, tuple[Axis, Point, Point]]:
-    """Axes that have points at which the deviance does not rise beyond all bounds, and the tree there, by name."""
-    found: dict[str, tuple[Axis, Point, Point]] = {}
+) -> dict[str, tuple[Floats, Point, Point]]:
+    """Weights of axes at whose points the deviance does not rise beyond all bounds, and the tree there, by name."""
+    found: dict[str, tuple[Floats, Point, Point]] = {}
     for more in reversed(range(TRIES)):
         asked = {
             name + k: partial(_at, search=search, here=here, axis=axis, k=int(k), turn=turn)
@@ -291,17 +294,39 @@ def _points(
             if rise.min() > FAR and more:
                 again[name] = axis.nearer()
             elif np.isfinite(rise).all() and rise.min() <= FAR:
-                found[name] = axis, one, two
+                found[name] = axis.weights(rise), one, two
         tried = again
         if not tried:
             break
     return {name: found[name] for name in sorted(found, key=lambda name: int(name[4:-1]))}
 
 
+def _dispersed(fed: Federation, search: Deviance, here: Point, turn: Floats) -> tuple[Floats, Point, Point]:
+    """The same of the dispersion, whose logarithm is about normal: the tree one standard deviation below and above."""
+    from coterie.methods.tree.dispersion import InFamily  # which searches by what is here
+
+    family = search.setup.family
+
+    def at(fed: Federation, sign: float) -> Point:
+        known = family.at(float(family.kind[1] * np.exp(sign * family.unsure)))
+        other = replace(search, setup=replace(search.setup, family=known))
+        return _with(InFamily(fed, known), other, here.L, here, turn)
+
+    signs = zip(POINTS, (-1.0, 1.0), strict=True)
+    one, two = in_step(fed, {f"dispersion-{k}": partial(at, sign=sign) for k, sign in signs}).values()
+    return correlation_weights(family.unsure, family.unsure**2)[None], one, two
+
+
 def _at(fed: Federation, search: Deviance, here: Point, axis: Axis, k: int, turn: Floats) -> Point:
     """The tree at another point of an axis."""
-    setup, L = search.setup, list(here.L)
+    L = list(here.L)
     L[axis.level] = axis.moved(search.structures[axis.level], L[axis.level], k)
+    return _with(fed, search, L, here, turn)
+
+
+def _with(fed: Federation, search: Deviance, L: list[Floats], here: Point, turn: Floats) -> Point:
+    """The tree at variances L, from where it is at others."""
+    setup = search.setup
     if setup.family.is_quadratic:
         return _point(setup, L, gaussian(fed, setup, L, True)[1], turn)
     if _many_rows(fed, search):
