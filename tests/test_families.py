@@ -8,10 +8,13 @@ import dataclasses
 import itertools
 import math
 import re
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import coterie
 from coterie.errors import CoterieError
 from coterie.families import FAMILIES, Family, family_named
 from coterie.likelihoods import above, constant, derivatives, dispersed, most_curved
@@ -235,3 +238,20 @@ def test_an_unknown_family_passes_nowhere() -> None:
             made()
     assert all(math.isnan(value) for value in derivatives((99, 1.0, 0.0), 0.0, 0.0))
     assert math.isnan(constant((99, 1.0, 0.0), 0.0, 1.0))
+
+
+@pytest.mark.parametrize("unit", [1e-44, 1e44])
+def test_squares_of_any_size_that_is_taken_are_fitted(unit: float) -> None:
+    """Against NumPy's least squares; larger and smaller ones, whose squares would be lost, are refused."""
+    rng = np.random.default_rng(0)
+    x, client = rng.normal(size=60), np.repeat(np.arange(6), 10)
+    y = 1.0 + 2.0 * x + rng.normal(size=60)
+    expected = np.linalg.lstsq(np.column_stack([np.ones(60), x]), y, rcond=None)[0]
+
+    def fit(unit: float) -> Any:
+        table = pd.DataFrame({"y": unit * y, "x": x, "client": client})
+        return coterie.fit(table, "y ~ x", client="client", method="pooled", splits=0)
+
+    np.testing.assert_allclose(fit(unit).model.root / unit, expected, rtol=1e-12)
+    with pytest.raises(CoterieError, match=f"too {'large' if unit > 1.0 else 'small'} for their squares"):
+        fit(unit * unit)

@@ -130,8 +130,14 @@ class Family:
                 f"Family {self.name} needs {self.needs}; '{name}' has "
                 f"{listed([f'{v:g}' for v in np.unique(y[bad])], 3)} in {where(bad)}.{self.remedy}"
             )
-        if (most := float(np.abs(y).max())) > self.largest:
-            how, other = "for their digits to be kept", ""
+        most = float(np.abs(y).max())
+        if self.is_quadratic and 0.0 < most < 1.0 / self.largest:
+            raise CoterieError(
+                f"The outcome '{name}' has numbers up to {most:.3g}, too small for their squares to be compared: "
+                "multiply by a round number."
+            )
+        if most > self.largest:
+            how, other = f"for their {'squares' if self.is_quadratic else 'digits'} to be kept", ""
             if self.counted:
                 how, other = "to be counted one by one", f", or use family {names_of(lambda f: f.any_number)}"
             raise CoterieError(
@@ -150,7 +156,7 @@ GAUSSIAN = Family(
     possible=distributions.any_number,
     needs="numbers",
     remedy="",
-    largest=inf,
+    largest=1e45,  # squares are losses, which count as overflowed from 1e100 on
     lowest=-inf,
     boundary=(),
     alike="",

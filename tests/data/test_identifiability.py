@@ -116,6 +116,7 @@ COLLINEAR = [
     ("copy", {"t": lambda d: 3 * d["z"]}, "Column 't' is a multiple of 'z'"),
     ("shift", {"t": lambda d: 1 - d["z"]}, "Column 't' is a combination of '(Intercept)' and 'z'"),
     ("same", {"t": lambda d: np.full(500, 4.0)}, "Column 't' is the same in every row"),
+    ("far, not same", {"t": lambda d: 1e15 + np.round(d["x"] * 10)}, "'t' lies more than 10,000,000,000 standard"),
     ("zero", {"t": lambda d: np.zeros(500)}, "Column 't' is 0 in every row"),
     ("huge and tiny", {"t": lambda d: 1e8 * d["x"], "u": lambda d: 1e-3 * d["z"]}, "Column 't' is a multiple of 'x'"),
     ("huge beside tiny", {"t": lambda d: 1e8 * d["x"] ** 2, "u": lambda d: 1e-3 * d["z"] ** 2}, None),
@@ -140,7 +141,7 @@ def test_collinear(values, expected):
         assert sentence is None
     else:
         assert expected in sentence
-        assert sentence.endswith("out of the formula.")
+        assert sentence.endswith("the formula.")
         assert "singular" not in sentence
 
 

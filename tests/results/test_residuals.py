@@ -166,3 +166,15 @@ def test_what_has_no_influence_or_residuals_is_refused() -> None:
         fitted("y", method="local").influence()
     with pytest.raises(coterie.CoterieError, match="use quantile or response"):
         fitted("y").residuals("pearson")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("unit", [1e-90, 1e90])
+def test_residuals_bend_with_a_column_in_any_unit(unit: float) -> None:
+    few = table().head(400)
+    one, other = (
+        coterie.fit(
+            few.assign(x=scale * few["x"]), "curved ~ x", client="client", method="pooled", splits=0, family="poisson"
+        )
+        for scale in (1.0, unit)
+    )
+    assert [f[0] for f in one.fit_check["findings"]] == [f[0] for f in other.fit_check["findings"]]

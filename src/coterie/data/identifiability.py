@@ -158,7 +158,8 @@ def collinear_over(terms: Sequence[str], facts: Facts, triangles: Callable[[Floa
     ``triangles(scale)`` is :func:`triangle` of every part; it is called where a closer look is needed.
     """
     size = np.maximum(np.abs(facts.low), np.abs(facts.high))
-    return _trouble(terms, facts.rows, facts.gram, size, lambda scale: _stacked(triangles(scale)), _SINE_OF_SUMS)
+    same = facts.low == facts.high
+    return _trouble(terms, facts.rows, facts.gram, size, same, lambda scale: _stacked(triangles(scale)), _SINE_OF_SUMS)
 
 
 def shared_terms(terms: Sequence[str], shared: Sequence[str]) -> Bools:
@@ -227,13 +228,23 @@ def collinear(clients: Clients, sums: bool = False) -> str | None:
     """
     X, size = clients.X, np.append(_largest(clients.X), np.abs(clients.y).max(initial=0.0))
     sine = _SINE_OF_SUMS if sums else _SINE
-    return _trouble(clients.terms, len(X), _gram(X), size, lambda scale: triangle(X, scale), sine)
+    same = X.max(axis=0, initial=-np.inf) == X.min(axis=0, initial=np.inf)
+    return _trouble(clients.terms, len(X), _gram(X), size, same, lambda scale: triangle(X, scale), sine)
 
 
 def _trouble(
-    terms: Sequence[str], n: int, gram: Floats, sizes: Floats, triangle: Callable[[Floats], Floats], sine: float
+    terms: Sequence[str],
+    n: int,
+    gram: Floats,
+    sizes: Floats,
+    same: Bools,
+    triangle: Callable[[Floats], Floats],
+    sine: float,
 ) -> str | None:
-    """The sentence of :func:`collinear`, of n rows with this X'X and largest values (p + 1,) of columns and outcome."""
+    """The sentence of :func:`collinear`, of n rows with this X'X and largest values (p + 1,) of columns and outcome.
+
+    ``same`` are the columns with one value.
+    """
     p, scale, top = len(terms), sizes[:-1], sizes[-1]
     if n < p:
         return f"There are {n:,} rows for {p:,} columns: give more rows, or leave columns out of the formula."
@@ -261,6 +272,8 @@ def _trouble(
         if apart > _TOLERANCE and np.linalg.norm(wanted - ones * (ones @ wanted)) <= sine:
             return _too_far(terms[k], 1.0 / sine)
         if len(parts) == 1 and parts[0] == f"'{INTERCEPT}'":
+            if not same[k]:
+                return _too_far(terms[k], 1.0 / _TOLERANCE)
             return f"Column '{terms[k]}' is the same in every row: leave it out of the formula."
         what = "a multiple of" if len(parts) == 1 else "a combination of"
         nearly = "" if apart <= _TOLERANCE else f" to {int(-np.log10(apart))} digits"

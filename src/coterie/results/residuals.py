@@ -196,9 +196,11 @@ def _bend(clients: Clients, r: Floats, here: Any) -> Finding | None:
     for j in range(min(len(clients.terms), COLUMNS)):
         x = clients.X[here, j]
         x = x - x.mean()
-        q = np.square(x)
-        if not (size := float(q.sum())) > 0.0:
+        if not (most := float(np.abs(x).max(initial=0.0))) > 0.0:
             continue
+        x = x / most  # its square would overflow in some units
+        q = np.square(x)
+        size = float(q.sum())
         q = q - q.mean() - x * (float(q @ x) / size)
         tried += 1
         bend = _correlation(r, q) if float(q @ q) > 1e-8 * size**2 / len(x) else None  # two values have no bend

@@ -309,7 +309,7 @@ def usable_rows(
         without(~has, f"column '{name}' has no value (complete)")
     y, family = found.get(parsed.outcome), family_named(task["family"])
     if y is not None and y.dtype.kind == "f":
-        unfit = ~family.possible(y) | (y > family.largest)
+        unfit = ~family.possible(y) | (np.abs(y) > family.largest)
         without(unfit & rows, f"column '{parsed.outcome}' has no outcome of the family {family.name}")
     usual = 0.0 if family.possible(np.zeros(1)).all() else 1.0
     instead = dict(zip(parsed.outcome_columns, (usual, 1.0), strict=False))  # no success of one trial
