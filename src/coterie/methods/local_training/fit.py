@@ -77,7 +77,7 @@ def fit(fed: Federation, problem: GroupedProblem, rounds: Mapping[str, Any] | No
     frame, here = well_scaled(fed, problem), InFrame(fed)
     clients = require_all_replies(here.ask(measure, batch=int(asked.options.get("B", 0))))
     chosen = settings(method, asked.options, Smoothness.of(clients))
-    run = Run(here, method.make(asked.seed, **chosen, **_layers(method, problem, len(frame.at))))
+    run = TableTraining(here, method.make(asked.seed, **chosen, **_layers(method, problem, len(frame.at))))
     run.go(asked.rounds)
     theta, weight, state = frame.theta(run.models), clients["w"], run.state
     root = weight @ theta / weight.sum()
@@ -144,8 +144,8 @@ def measure(site: Site, batch: int) -> dict[str, Any]:
 
 
 @dataclass
-class Run:
-    """A run in a frame: looks at it change neither the clients' state nor what is booked."""
+class TableTraining:
+    """A training in a frame: looks at it change neither the clients' state nor what is booked."""
 
     fed: InFrame
     method: Any
