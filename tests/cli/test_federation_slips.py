@@ -110,8 +110,11 @@ def test_a_site_that_is_away_may_come_back(tmp_path):
     assert not isinstance(found.value, Refused)
 
 
-def test_a_run_that_is_left_is_said_to_go_on(place, monkeypatch):
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_run_that_is_left_is_said_to_go_on(place, monkeypatch, begun):
     def leave(folder, run_id, timeout):
+        if begun:
+            RunLog(folder / "runs" / run_id).note({})
         raise KeyboardInterrupt
 
     found = Asked()
@@ -119,7 +122,8 @@ def test_a_run_that_is_left_is_said_to_go_on(place, monkeypatch):
     monkeypatch.setattr(folders, "engine", lambda name: found)
     ran = coterie("fit", place, *RUN, "--name", "mine")
     assert ran.code == 130
-    assert "Run 'mine' goes on at the coordinator: the same command with --name mine shows it again" in ran.err
+    known = "goes on at the coordinator" if begun else "had not begun, or begins just now"
+    assert f"Run 'mine' {known}: the same command with --name mine shows it again" in ran.err
     assert (place / "coordinator" / "runs" / "mine" / "run.toml").exists()
 
 

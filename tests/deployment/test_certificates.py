@@ -9,6 +9,7 @@ import threading
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,7 +58,13 @@ def authorities(tmp_path_factory):
     root = tmp_path_factory.mktemp("authorities")
     ours = made(root / "ours")
     shutil.copytree(ours, root / "ended")
-    return {"ours": ours, "theirs": made(root / "theirs"), "ended": made(root / "ended", -1.0)}
+    shutil.copytree(ours, root / "early")
+    with pytest.MonkeyPatch.context() as patch:  # made by a clock that is two days ahead
+        patch.setattr(
+            certificates, "datetime", SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(days=2))
+        )
+        early = made(root / "early")
+    return {"ours": ours, "theirs": made(root / "theirs"), "ended": made(root / "ended", -1.0), "early": early}
 
 
 def pair(folder):
@@ -78,11 +85,15 @@ def test_a_site_is_told_at_once_why_it_cannot_trust_a_coordinator(authorities, m
         need_trust(authorities, root="theirs", site="theirs", mutual=mutual)
     with pytest.raises(CoterieError, match=r"not trusted .*expired.* 'coterie federation renew'"):
         need_trust(authorities, server="ended", mutual=mutual)
+    with pytest.raises(CoterieError, match=r"not trusted .*not yet valid.* set the clocks"):
+        need_trust(authorities, server="early", mutual=mutual)
 
 
-@pytest.mark.parametrize("site", ["theirs", "ended"])
-def test_a_site_is_told_at_once_that_a_coordinator_refuses_it(authorities, site):
-    with pytest.raises(CoterieError, match=r"refuses this site's certificate .*(another federation|federation renew)"):
+@pytest.mark.parametrize(
+    ("site", "why"), [("theirs", "another federation"), ("ended", "federation renew"), ("early", "set the clocks")]
+)
+def test_a_site_is_told_at_once_that_a_coordinator_refuses_it(authorities, site, why):
+    with pytest.raises(CoterieError, match=rf"refuses this site's certificate .*({why}|clocks of both differ)"):
         need_trust(authorities, site=site)
 
 

@@ -116,13 +116,18 @@ def carried(context: typer.Context, folder: Path, what: Mapping[str, Any]) -> Pa
     as_json = context.params["as_json"]
 
     def go(engine: Any, home: Path, run_id: str, timeout: float) -> None:
+        from coterie.deployment import logs
+
         try:
             follow(engine, home, run_id, timeout, as_json)
         except KeyboardInterrupt:
-            again = f"the same command with --name {run_id} shows it again"
+            place, again = home / "runs" / run_id, f"the same command with --name {run_id} shows it again"
             end = f"'coterie federation stop {shlex.quote(str(home))}' ends it"
-            say(f"Run '{run_id}' goes on at the coordinator: {again}, and {end}.", error=True)
-            OUTPUTS.append((home / "runs" / run_id, None))
+            known = f"Run '{run_id}' goes on at the coordinator"
+            if not (place / logs.STATUS).exists():
+                known, again = f"Run '{run_id}' had not begun, or begins just now", f"{again}, or begins it"
+            say(f"{known}: {again}, and {end}.", error=True)
+            OUTPUTS.append((place, None))
             raise
 
     params = context.params

@@ -36,7 +36,8 @@ RENEW = (
     "asks for another by 'coterie federation request'"
 )
 _OTHER = "this site's folder is of another federation, or the coordinator's is: ask the coordinator for this site's own"
-_EXPIRED = 10  # OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED
+_CLOCK = "it begins later, by the clock of who looks at it: set the clocks of both computers"
+_WHY = {9: _CLOCK, 10: RENEW}  # by OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED
 _PATIENCE = 3.0  # seconds
 _PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.MAX_LENGTH)
 _UNUSED = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only",
@@ -90,7 +91,7 @@ def need_trust(host: str, port: int, root: Path, pair: tuple[Path, Path] | None 
                     if not wrapped.recv(1):
                         raise ConnectionResetError
         except ssl.SSLCertVerificationError as problem:
-            why = RENEW if problem.verify_code == _EXPIRED else _OTHER
+            why = _WHY.get(problem.verify_code, _OTHER)
             raise CoterieError(
                 f"The certificate of the coordinator at {at} is not trusted ({problem.verify_message}): {why}."
             ) from None
@@ -103,7 +104,8 @@ def need_trust(host: str, port: int, root: Path, pair: tuple[Path, Path] | None 
                     f"What listens at {at} does not speak TLS as a coordinator does ({reason}): look at host and port "
                     "in federation.toml, and ask the coordinator whether they are right."
                 ) from None
-            why = RENEW if "EXPIRED" in reason else _OTHER
+            told = {"EXPIRED": RENEW, "BAD_CERTIFICATE": _CLOCK, "hung up": f"{_OTHER}, or the clocks of both differ"}
+            why = next((text for word, text in told.items() if word in reason), _OTHER)
             raise CoterieError(f"The coordinator at {at} refuses this site's certificate ({reason}): {why}.") from None
         except OSError:
             return  # it is slow

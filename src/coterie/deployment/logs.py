@@ -68,7 +68,7 @@ def recent(path: Path, mark: str) -> list[tuple[datetime, str]]:
         file.seek(max(path.stat().st_size - _TAIL, 0))
         for line in file.read().decode(errors="replace").splitlines():
             with suppress(ValueError):
-                if mark in line and datetime.now() - (when := datetime.fromisoformat(line[:19])) < RECENT:
+                if mark in line and abs(datetime.now() - (when := datetime.fromisoformat(line[:19]))) < RECENT:
                     found.append((when, line.partition(mark)[2].rstrip(".")))
     return found
 

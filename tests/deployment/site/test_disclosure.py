@@ -508,6 +508,10 @@ def test_formulas_are_counted_by_the_day(tmp_path, monkeypatch):
 
     monkeypatch.setattr(disclosure, "datetime", Tomorrow)
     assert say(host, **opening(schema, "los ~ chol", "e"))["done"] == "open"
+    monkeypatch.undo()  # a clock that is put back gives nobody another day, and what was asked in it stays counted
+    for run, formula in (("f", "los ~ age + sex"), ("g", "los ~ age + chol")):
+        assert say(host, **opening(schema, formula, run))["done"] == "open"
+    assert say(host, **opening(schema, "los ~ sex + chol", "h"))["refused"].endswith("past 2200-01-01 again.")
     lines = [json.loads(line) for line in (host.folder / "log.jsonl").read_text().splitlines()]
     assert [line.get("formula") for line in lines][3:6] == ["los ~ I(age)", "los ~ sex", "los ~ chol"]
 

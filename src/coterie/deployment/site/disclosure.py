@@ -103,7 +103,7 @@ class Releases:
         if not self._count("asked", dict(task), limit):
             raise CoterieError(
                 f"{limit} different formulas were asked today, and its owner allows no more (formulas_per_day): ask "
-                "again tomorrow, after midnight UTC."
+                f"again {self._tomorrow}."
             )
 
     def decline(self, what: Any, limit: int) -> None:
@@ -115,7 +115,7 @@ class Releases:
         if len(self._today("declined")) >= limit:
             raise CoterieError(
                 f"{limit} sums were refused today for what rows hold, and its owner lets nothing leave after so many "
-                "(refusals_per_day): ask again tomorrow, after midnight UTC."
+                f"(refusals_per_day): ask again {self._tomorrow}."
             )
 
     def today(self) -> tuple[int, int]:
@@ -129,12 +129,18 @@ class Releases:
             return False
         if digest not in counted:
             today = {key: self._today(key) for key in ("asked", "declined")} | {name: [*counted, digest]}
-            self._write(self._kept | today | {"day": _day()})
+            self._write(self._kept | today | {"day": max(self._kept["day"], _day())})
         return True
 
     def _today(self, name: str) -> list[bytes]:
+        """What was counted on this day, or on a later one: a clock that is put back gives nobody another day."""
         self._read()
-        return list(self._kept.get(name, ())) if self._kept["day"] == _day() else []
+        return list(self._kept.get(name, ())) if self._kept["day"] >= _day() else []
+
+    @property
+    def _tomorrow(self) -> str:
+        back = f", when this site's clock is past {self._kept['day']} again" if self._kept["day"] > _day() else ""
+        return f"tomorrow, after midnight UTC{back}"
 
     def need(
         self,
