@@ -144,7 +144,7 @@ def compare(
             need_known(config, methods)
             need_related(config, methods)
             layers(config, problem.objective)
-            problem = replace(problem, main=main_clients(problem, methods))
+            problem = problem.but(main=main_clients(problem, methods))
             need_heeded(config, {name: need_able(problem, name) for name in methods})  # before anything is trained
             if same := [name for name in methods if not apart(problem, name)]:
                 raise CoterieError(
@@ -233,7 +233,7 @@ def pick(inner: TrainingProblem, name: str, watch: Watch = quiet, where: str = "
         return candidates[0]
     run = inner.config.run
     rare = replace(inner.config, run=run | ({} if judged(run) else {"evaluate_every": run["rounds"]}))
-    problem, standing = replace(inner, config=rare), []
+    problem, standing = inner.but(config=rare), []
     for k, setting in enumerate(candidates):
         done = train(problem, name, setting, watch(f"{where}, setting {k + 1} of {len(candidates)}"))
         standing.append((False, -np.inf) if done.trouble else done.scores.standing)

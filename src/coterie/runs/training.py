@@ -107,8 +107,8 @@ class _Run:
         self.method = self.trainer.make(self.problem.seed, **given)
         self.main = self.method.positions() if self.trainer.relation == "main client" else None
         if self.main is not None and self.problem.main is None:
-            self.problem = replace(self.problem, main=self.main)
-            self.judge = self.judge and replace(self.judge, main=self.main)
+            self.problem = self.problem.but(main=self.main)
+            self.judge = self.judge and self.judge.but(main=self.main)
         if not self.trainer.user_defined:
             need_layers(self.trainer.name, self.method, self.problem.objective)
         else:
@@ -353,9 +353,9 @@ def need_able(problem: TrainingProblem, name: str) -> dict[str, str]:
     clients.
     """
     trainer = trained_method(name, problem.config.folder)
-    problem = replace(problem, config=replace(problem.config, engine=section("engine", {})))  # of this process
-    settings = trainer.settings(problem.config.given(name))
-    idle = [_Run(problem, trainer, dict(setting), None).unheeded() for setting in settings]
+    _ = problem.held  # made here, it is there for the run, too
+    here = problem.but(config=replace(problem.config, engine=section("engine", {})))  # of this process
+    idle = [_Run(here, trainer, dict(one), None).unheeded() for one in trainer.settings(problem.config.given(name))]
     return {key: why for key, why in idle[0].items() if all(key in one for one in idle)}
 
 

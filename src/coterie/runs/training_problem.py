@@ -55,6 +55,12 @@ class TrainingProblem:
             raise CoterieError("positive is of the metric f1: name that among metrics, or leave positive out.")
         return cls(replace(config, data=config.data | data.said, model=model), seed, data)
 
+    def but(self, **changes: Any) -> TrainingProblem:
+        """The same with another engine, course of runs or main clients: what was made of rows and model stays made."""
+        changed = replace(self, **changes)
+        changed.__dict__.update(self.__dict__ | vars(changed))
+        return changed
+
     def inside(self) -> TrainingProblem:
         """The same with the training rows alone, some of them held out to choose by."""
         return replace(self, data=self.data.inside(self.config.data["validation"], self.seed))
