@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from compileall import compile_file
 from contextlib import suppress
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read where torch is loaded, by commands that tests start, too
@@ -39,6 +40,28 @@ def in_full(monkeypatch):
     from coterie.engines.header_compression import SiteLink
 
     monkeypatch.setattr(SiteLink, "shortened", lambda link, request: None)
+
+
+def pytest_sessionstart(session):
+    """Processes of one run compile a share of all files each, before they import what the others have compiled, too."""
+    if (worker := getattr(session.config, "workerinput", None)) is None:
+        return
+    with suppress(ImportError):  # it looks through all modules that are there when it is loaded: few, now
+        import nvflare  # noqa: F401
+    with suppress(ImportError):  # pytest has no other place for it: each process then compiles what it imports
+        from _pytest.assertion import rewrite
+
+        files = sorted(path for room in ("src", "tests", "papers") for path in (session.path / room).rglob("*.py"))
+        for path in files[int(worker["workerid"][2:]) :: worker["workercount"]]:
+            if not path.name.startswith(("test_", "conftest")):
+                compile_file(path, quiet=2)
+                continue
+            cache = rewrite.get_cache_dir(path)
+            cache.mkdir(exist_ok=True)
+            kept = cache / f"{path.stem}{rewrite.PYC_TAIL}"
+            if rewrite._read_pyc(path, kept) is None:
+                stamp, code = rewrite._rewrite_test(path, session.config)
+                rewrite._write_pyc(session.config.stash[rewrite.assertstate_key], code, stamp, kept)
 
 
 def pytest_collection_finish(session):

@@ -259,8 +259,9 @@ def global_random(name: str, module: ast.Module) -> list[str]:
         (node.lineno, node.attr)
         for node in ast.walk(module)
         if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Attribute)
-        and ast.unparse(node.value) in {"np.random", "numpy.random"}
+        and isinstance(base := node.value, ast.Attribute)
+        and base.attr == "random"
+        and ast.unparse(base) in {"np.random", "numpy.random"}
     ]
     named = [(line, t.rpartition(".")[2]) for line, t in imported(name, module) if t.startswith("numpy.random.")]
     own = [(line, "random") for line, target in imported(name, module) if target.partition(".")[0] == "random"]

@@ -71,7 +71,7 @@ def test_weighted_averaging_is_the_average_of_the_mixed_samples():
     np.testing.assert_allclose(found[:, 1] + MU0, mixed.mean(axis=0), rtol=1e-12)
 
 
-@pytest.mark.soak("BC, beta = .1", "BC, c_0 = 0", "BC")
+@pytest.mark.soak("BC, beta = .1", "BC, c_0 = 0", "BC", "WGA, C.2's step")
 @pytest.mark.parametrize("schedules", SCHEDULES.values(), ids=SCHEDULES)
 def test_simulated_errors_are_the_exact_ones(schedules):
     settings = [replace(s, **schedules) for s in SETTINGS.values()]

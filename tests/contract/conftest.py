@@ -57,7 +57,7 @@ ALIKE = {
 KEPT = ("deep-fedavg", "deep-fedbn")
 TIRING = ("test_lost_and_damaged_messages", "test_sites_that_die", "test_a_coordinator_that_dies", *FAULTS[4:6])
 KINDS = {
-    *("pooled", "main-clients", "packed", "stochastic", "exact-search", "exact-hierarchical-binomial", "async-l2gd"),
+    *("pooled", "main-clients", "packed", "stochastic", "exact-search", "async-l2gd"),
     *("bias-correction-memory", "fedavg-coded", "ditto-head-coded", "pfedme", "ifca", "cfl", "found-by-updates"),
     *("scaffold", "deep-fedbn", "group-sgd-heads", "similarity-network-ef21"),
 }

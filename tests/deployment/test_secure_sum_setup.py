@@ -143,6 +143,7 @@ def test_without_secure_sums_there_is_nothing_to_make(heart):
     assert "has no secure sums" in coterie("federation", "identity", home).message
 
 
+@pytest.mark.soak("0o22-nvflare")
 @pytest.mark.parametrize("engine", ["flower", "nvflare"])
 def test_files_with_keys_are_for_their_owner_alone(engine, umask, tmp_path):
     pytest.importorskip({"flower": "flwr"}.get(engine, engine))

@@ -251,7 +251,7 @@ def test_shuffled_rows_give_the_same_model():
 
 def test_sorted_rows_without_intercept_are_not_copied(monkeypatch):
     objective = run_table_method.objective  # what every method works on
-    n, p = 200_000, 10
+    n, p = 20_000, 10
     rng = np.random.default_rng(0)
     data, y = rng.normal(size=(n, p)), rng.normal(size=n)
     clients = np.repeat(np.arange(n // 10), 10)

@@ -186,6 +186,7 @@ def nothing(outputs, targets):
     return 0.0 * outputs[:, 0] + float("nan")
 
 
+@pytest.mark.soak("False")
 @pytest.mark.parametrize("greater", [True, False])
 def test_a_score_that_is_no_number_judges_nothing_and_is_named(greater):
     pytest.importorskip("torch")

@@ -43,6 +43,7 @@ def test_it_is_the_formula_of_james_and_stein():
     assert f.sigma2 == pytest.approx(np.sum((y - w) ** 2) / 2 / (200 - 20))
 
 
+@pytest.mark.soak("0.3")
 @pytest.mark.parametrize("center", [0.0, 0.3, 3.0])
 def test_risk(center):
     """Below BLUP's at every centre: at 0, 10.06 against 11 (11.01 simulated), for d = 20, n = 10."""

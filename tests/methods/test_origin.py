@@ -55,6 +55,9 @@ ALONE = {
 }
 
 
+@pytest.mark.soak(
+    "poisson-bias-correction", "poisson-weighted-averaging", "poisson-similarity-network", "poisson-async-al2sgd"
+)
 @pytest.mark.parametrize("method", ALONE)
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
 def test_nothing_depends_on_the_zero_or_unit_of_a_column_but_strengths_that_are_given(family, method):

@@ -107,7 +107,7 @@ def test_as_printed_with_one_step_size_for_both():
     assert abs(gap(fed, MIXED, 2, run(fed, 500, eta=0.4, own=None))) < 1e-6
 
 
-@pytest.mark.soak("float16-ef", "qsgd:4-none")
+@pytest.mark.soak("float16-ef", "qsgd:4-none", "topk:0.34-ef21")
 @pytest.mark.parametrize(
     "transport",
     [

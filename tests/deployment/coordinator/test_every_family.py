@@ -18,7 +18,7 @@ def place(tmp_path_factory):
     return folders(tmp_path_factory.mktemp("all"), TABLE, "site", ["g"], min_group=1)
 
 
-@pytest.mark.soak("hierarchical-student-t(4)", "hierarchical-gamma")
+@pytest.mark.soak("hierarchical-student-t(4)", "hierarchical-gamma", "pooled-gamma", "pooled-student-t(4)")
 @pytest.mark.parametrize("family", OUTCOMES)
 @pytest.mark.parametrize("method", ["hierarchical", "pooled"])
 def test_a_family_over_sites_is_that_of_one_table(family, method, place):

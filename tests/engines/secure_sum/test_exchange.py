@@ -74,6 +74,7 @@ def test_secure_sums_are_the_sums(case):
     close(undisturbed(case), case.run(make_federation("inprocess", case.problem())), case.tolerance)
 
 
+@pytest.mark.soak("exact-hierarchical-gaussian")
 @every_case
 def test_faults_with_retries_change_nothing(case, tmp_path):
     """Sums of whole numbers do not depend on an order: lost, damaged, dead and back again, bit for bit."""

@@ -248,6 +248,7 @@ def test_never_both_secrets_of_one_key():
         table.parties["s2"].confirm(other)
 
 
+@pytest.mark.soak("7", "8")
 @pytest.mark.parametrize("n", range(3, 9))
 def test_what_is_left_of_a_sum_without_those_who_help_the_coordinator_is_over_two_sites(n):
     """With any number of sites away, and any that are fewer than the threshold beside the coordinator."""

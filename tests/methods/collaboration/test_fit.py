@@ -100,6 +100,15 @@ def test_chosen_weights_help_where_clients_are_alike_and_hardly_harm_where_they_
             assert loss["weighted-averaging"] < 0.5 * loss["pooled"]
 
 
+@pytest.mark.soak(
+    "weighted-averaging-rounds1",
+    "weighted-averaging-rounds2",
+    "weighted-averaging-rounds3",
+    "weighted-averaging-rounds4",
+    "weighted-averaging-rounds5",
+    "weighted-averaging-rounds6",
+    "weighted-averaging-rounds7",
+)
 @pytest.mark.parametrize(
     "rounds",
     [

@@ -173,6 +173,16 @@ def uncoded(kind):
     return falling(next(m for m in METHODS if isinstance(m, kind)), "none", "none")
 
 
+@pytest.mark.soak(
+    "codecs0-Ditto",
+    "codecs0-PFedMe",
+    "codecs1-Ditto",
+    "codecs1-PFedMe",
+    "codecs1-IFCA",
+    "codecs2-Ditto",
+    "codecs2-PFedMe",
+    "codecs2-IFCA",
+)
 @every
 @pytest.mark.parametrize("codecs", [("topk:0.5", "none"), ("none", "tv:4"), ("sign", "float16"), ("tv:2", "tv:4")])
 def test_what_codecs_lose_is_made_up_for(method, codecs):

@@ -102,6 +102,7 @@ def test_ditto_ends_at_each_clients_own_optimum_beside_the_shared_model(lam):
         np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
+@pytest.mark.soak
 def test_a_strong_pull_makes_ditto_pooled_and_none_makes_it_local():
     pooled, local = exact("pooled"), exact("local")
     far = [apart(pulled(lam), pooled) for lam in (10.0, 100.0)]

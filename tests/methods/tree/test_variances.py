@@ -124,7 +124,7 @@ def test_designs_on_which_the_search_once_stopped(seed):
     check(table(seed, counts=counts, p=2, parents=parents, sd=0.0, sd_up=0.0), "full", reml=bool(seed % 2))
 
 
-@pytest.mark.soak("267")
+@pytest.mark.soak("267", "25")
 @pytest.mark.parametrize("seed", [25, 252, 267])
 def test_no_data_keeps_the_search_for_ever(seed):
     """A handful of separated rows, or counts whose trials overflow: the search ends, at something finite."""

@@ -342,6 +342,7 @@ def test_threads_share_out_clients_and_change_nothing() -> None:
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.soak("0.0")
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_first_models_and_dropout_in_threads_do_not_disturb_each_other(dropout: float) -> None:
     def make() -> nn.Module:
@@ -427,6 +428,19 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.soak(
+    "mlp-float32-NAdam",
+    "mlp-float32-RAdam",
+    "mlp-float32-Adamax",
+    "mlp-float32-Adadelta",
+    "mlp-float32-RMSprop",
+    "mlp-float32-Adagrad",
+    "cnn-float64-NAdam",
+    "cnn-float64-RAdam",
+    "cnn-float64-Adamax",
+    "cnn-float64-Adadelta",
+    "cnn-float64-Adagrad",
+)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize(("kind", "dtype"), [("mlp", "float64"), ("mlp", "float32"), ("cnn", "float64")])
 def test_optimisers_are_torchs_batched_and_alone(name: str, kind: str, dtype: str) -> None:

@@ -196,6 +196,7 @@ def test_datasets_and_pairs_of_clients_give_the_same(make, form, X):
     np.testing.assert_array_equal(front.theta, again.theta)
 
 
+@pytest.mark.soak("series", "one dict")
 @pytest.mark.parametrize("case", ["series", "dict", "one dict", "places", "targets"])
 def test_results_over_a_wire_are_those_in_process_and_models_are_kept(case, tmp_path):
     make, X, y, options, _ = CASES[case]
