@@ -64,7 +64,7 @@ KINDS = {
 """Rows that take the laws of ``TIRING``: one for each way of addressing, of keeping state at sites and at the
 coordinator, and of coding what travels. That the state of a method is all that it needs is resumed for each row."""
 DIVIDED = ("test_a_site_for_every_client", "test_threads_change_nothing", "test_one_client_is_enough")
-DIVIDED += ("test_work_is_separable",)
+DIVIDED += ("test_work_is_separable", "test_client_order_is_irrelevant")
 WHOLE = (*KEPT, "deep-group-sgd", "deep-async-l2gd", "deep-bias-correction", "deep-similarity-network")
 """Nets that take the laws of ``DIVIDED``: one row for local steps, statistics of layers, clusters, heads of groups,
 clients asked more than once, and a network. Methods of the other rows take these laws without a net, methods of rows

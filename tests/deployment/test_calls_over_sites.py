@@ -105,7 +105,7 @@ def test_advice_without_a_seed_has_that_of_the_federation(place):
     assert coterie.advise(place, FORMULA, splits=1, seed=3).settings["seed"] == 3
 
 
-ADVICE = {"splits": 3, "seed": 3, "collaborators": 2}
+ADVICE = {"splits": 2, "seed": 3, "collaborators": 2}
 
 
 def test_advice_over_sites_is_that_of_one_table(place, tmp_path):
@@ -115,7 +115,7 @@ def test_advice_over_sites_is_that_of_one_table(place, tmp_path):
     losses = ["loss_rows", "loss_clients", "gain_over_local", "gain_over_pooled"]
     pd.testing.assert_frame_equal(there.evidence[losses], here.evidence[losses], rtol=1e-8, atol=1e-12)
     assert there.sentences[:4] == here.sentences[:4] and "more exchanges" in there.sentences[-1]
-    asked = (place, "--formula", FORMULA, "--splits", 3, "--seed", 3, "--collaborators", 2)
+    asked = (place, "--formula", FORMULA, "--splits", 2, "--seed", 3, "--collaborators", 2)
     ran = command("advise", *asked, "--out", tmp_path / "a.csv", "--for", "basel")
     assert ran.code == 0, ran.err
     assert "basel itself" in ran.out
