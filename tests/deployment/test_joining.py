@@ -139,6 +139,23 @@ def test_what_does_not_belong_is_refused_and_changes_nothing(heart, tmp_path):
             joining.sign(heart, request)
 
 
+@pytest.mark.parametrize("how", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_half_of_a_federation_is_not_left_in_the_way_of_the_next(tmp_path, monkeypatch, how):
+    def ends(*_):
+        raise how
+
+    config = Config("heart", "flower", port=4711, sites=SITES)
+    with monkeypatch.context() as patch, pytest.raises(type(how)):
+        patch.setattr(flower, "init", ends)
+        folders.init(tmp_path / "heart", config)
+    assert not (tmp_path / "heart").exists()
+    folders.init(tmp_path / "heart", config)
+    with monkeypatch.context() as patch, pytest.raises(type(how)):
+        patch.setattr(flower, "init", ends)
+        folders.init(tmp_path / "heart", config)  # of one that is there nothing goes
+    assert (tmp_path / "heart" / "federation.toml").exists()
+
+
 def test_a_file_of_the_other_end_is_told_from_a_damaged_one(heart):
     own = heart / "sites" / "basel"
     asks, _ = joining.request(own)

@@ -112,6 +112,25 @@ def init(
     members = [Member(name, data.get(name, ""), min_group, allow, disclosure=rules) for name in config.sites]
     secure_sum_setup.need(config)
     _need_same(folder, config)
+    fresh = not folder.is_dir() or not any(folder.iterdir())
+    try:
+        _written(folder, config, members, data, schema, made, at_home)
+    except BaseException:
+        if fresh:  # half of a federation would be in the way of the next
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _written(
+    folder: Path,
+    config: Config,
+    members: Sequence[Member],
+    data: Mapping[str, str],
+    schema: Schema | None,
+    made: Any,
+    at_home: Sequence[str],
+) -> None:
+    """Write what is not there yet; see :func:`init`."""
     for name, table in data.items():
         own = folder / SITES / name
         if (own / SITE).exists() and Member.read(own).data != table:
