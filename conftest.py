@@ -48,7 +48,7 @@ def pytest_sessionstart(session):
         return
     with suppress(ImportError):  # it looks through all modules that are there when it is loaded: few, now
         import nvflare  # noqa: F401
-    with suppress(ImportError):  # pytest has no other place for it: each process then compiles what it imports
+    with suppress(ImportError, AttributeError, OSError):  # else each process compiles what it imports, as without this
         from _pytest.assertion import rewrite
 
         files = sorted(path for room in ("src", "tests", "papers") for path in (session.path / room).rglob("*.py"))
