@@ -6,19 +6,25 @@ import http.server
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import coterie
+from coterie.evidence.training_comparison import compare
+from coterie.report import training_page
 from coterie.report.fit_page import write_report
 from coterie.report.page import page, write_page
 from coterie.report.tables import Table
 from tests.results import factory
+from tests.runs.test_training import config
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
+NETS = ["fedavg", "ditto", "found-groups"]
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),
@@ -42,7 +48,7 @@ return [...document.querySelectorAll('body *')].filter(e =>
   [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()) && !e.closest('style, title')
 ).map(e => {
   const s = getComputedStyle(e), b = e.getBoundingClientRect();
-  const svg = e.ownerSVGElement, scale = svg ? e.getScreenCTM().a : 1;
+  const svg = e.ownerSVGElement, scale = svg ? svg.getScreenCTM().a : 1;
   return {text: e.textContent.trim().slice(0, 40), color: svg ? s.fill : s.color, behind: solid(e),
           size: parseFloat(s.fontSize) * scale, width: b.width};
 });
@@ -56,12 +62,34 @@ return [...document.querySelectorAll('svg')].map(e => {
           behind: getComputedStyle(document.body).backgroundColor};
 });
 """
-OVERFLOW = """
-const width = document.documentElement.clientWidth;
-return [...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll') || e.matches('.scroll')).filter(e => {
-  const b = e.getBoundingClientRect();
-  return b.width > 0 && (b.right > width + 0.5 || b.left < -0.5);
-}).map(e => e.outerHTML.slice(0, 80));
+# Texts that are cut, lie outside of their picture or cell, or upon each other; tables may scroll in their boxes.
+MISPLACED = """
+document.querySelectorAll('details').forEach(e => { e.open = true; });
+const width = document.documentElement.clientWidth, found = new Set(), lines = [];
+const inside = (b, c, slack) => b.left >= c.left - slack && b.right <= c.right + slack;
+for (const e of document.querySelectorAll('body *')) {
+  if (e.closest('style, title, script')) continue;
+  const name = `${e.tagName} ${e.textContent.trim().slice(0, 40)}`, box = e.getBoundingClientRect();
+  if ((!e.closest('.scroll') || e.matches('.scroll')) && box.width && !inside(box, {left: 0, right: width}, 0.5))
+    found.add(`beyond the page: ${name}`);
+  for (const n of e.childNodes) {
+    if (n.nodeType !== 3 || !n.textContent.trim()) continue;
+    const range = document.createRange();
+    range.selectNodeContents(n);
+    for (const b of range.getClientRects()) if (b.width) lines.push([b, e, name]);
+  }
+}
+lines.forEach(([b, e, name], i) => {
+  const around = e.ownerSVGElement ?? e.closest('td, th, dd');
+  if (around && !inside(b, around.getBoundingClientRect(), 1)) found.add(`outside: ${name}`);
+  if (e.closest('th:first-child, caption')) return;  // held while the others scroll beneath
+  for (const [c, f, other] of lines.slice(i + 1)) {
+    if (e === f || f.closest('th:first-child, caption') || [e, f].some(t => t.hasAttribute('transform'))) continue;
+    const across = Math.min(b.right, c.right) - Math.max(b.left, c.left);
+    if (across > 1 && Math.min(b.bottom, c.bottom) - Math.max(b.top, c.top) > 3) found.add(`${name} upon ${other}`);
+  }
+});
+return [...found];
 """
 
 
@@ -72,7 +100,14 @@ def site(tmp_path_factory) -> Iterator[tuple[str, list[str]]]:
     evil = np.array([f'<script>alert({i})</script> "Schule" Nº {i} 学校' for i in range(500)], dtype=object)
     write_report(factory.world(clients=160, levels=(2,), D=np.diag([6.0, 0.3])).result, folder / "usual.html")
     write_report(factory.world(clients=500, levels=(60, 5), labels=evil).result, folder / "evil.html")
-    write_report(factory.world(clients=30, levels=(), family="binomial", loss="log loss").result, folder / "plain.html")
+    plain = factory.world(clients=30, levels=(), family="binomial", loss="log loss").result
+    write_report(replace(plain, local_coefficients=None), folder / "plain.html")
+    write_report(factory.world(clients=1, levels=()).result, folder / "one.html")
+    training_page.write_report(compare(config(run={"rounds": 2, "seeds": 2}), NETS), folder / "nets.html")
+    ties = {"space": "model", "k": 3, "lam": 0.1}
+    table = factory.world(clients=20, levels=()).table
+    tied = coterie.fit(table, "y ~ x", "school", method="similarity-network", network=ties, splits=0)
+    tied.report(folder / "tied.html")
     runs = tuple((f"{'fit' * i}-{i}", "finished", "", "12,345", "1", "2", "2026-01-01") for i in range(12))
     tables = [
         Table(
@@ -141,15 +176,15 @@ def test_the_contrast_formula() -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1400])
-@pytest.mark.parametrize("page", ["usual", "evil", "plain"])
-def test_the_page_reads_well(page, width, scheme, browser, site) -> None:
+@pytest.mark.parametrize("page, many", {"usual": 6, "evil": 6, "plain": 6, "one": 4, "tied": 5, "nets": 5}.items())
+def test_the_page_reads_well(page, many, width, scheme, browser, site) -> None:
     address, asked = site
     asked.clear()
     assert len(read_well(browser, f"{address}/{page}.html", width, scheme)) > 100
     assert asked == [f"/{page}.html"]
 
     pictures = browser.execute_script(PICTURES)
-    assert len(pictures) == 6
+    assert len(pictures) == many
     for picture in pictures:
         assert picture["width"] >= 0.75 * min(width - 40, 440)
         assert picture["height"] > 150
@@ -178,7 +213,7 @@ def read_well(browser, address, width, scheme) -> list[dict[str, Any]]:
 
     assert browser.get_log("browser") == []
     assert browser.execute_script("return document.documentElement.scrollWidth") == width
-    assert browser.execute_script(OVERFLOW) == []
+    assert browser.execute_script(MISPLACED) == []
 
     behind = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert (channels(behind).mean() > 0.5) == (scheme == "light")
@@ -197,6 +232,34 @@ def test_a_wide_table_scrolls_inside_its_box(browser, site) -> None:
         "const b = document.querySelector('.scroll'); b.scrollLeft = 99; return [b.scrollLeft, window.scrollX]"
     )
     assert moved == [99, 0]
+
+
+def test_a_point_says_whose_it_is_to_the_pointer_and_to_keys(browser, site) -> None:
+    from selenium.webdriver import ActionChains, Keys
+
+    browser.get(f"{site[0]}/usual.html")
+    point = browser.find_elements("css selector", ".hover")[-1]
+    said = browser.execute_script("return arguments[0].dataset.said", point)
+    tip = browser.find_element("css selector", ".tip")
+    assert not tip.is_displayed()
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", point)
+    ActionChains(browser).move_to_element(point).perform()
+    assert tip.text == said
+    picture = point.find_element("xpath", "..")
+    browser.execute_script("arguments[0].focus()", picture)
+    seen = [picture.send_keys(Keys.ARROW_RIGHT) or tip.text for _ in range(3)]
+    assert len(set(seen)) == 3 and all(": " in text for text in seen)
+    picture.send_keys(Keys.ESCAPE)
+    assert not tip.is_displayed()
+
+
+def test_only_the_pages_own_script_runs(browser, site) -> None:
+    browser.get(f"{site[0]}/evil.html")
+    browser.execute_script(
+        "const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s)"
+    )
+    assert browser.execute_script("return window.ran ?? 0") == 0
+    browser.get_log("browser")
 
 
 def test_it_prints_on_paper(browser, site) -> None:

@@ -107,7 +107,7 @@ def test_every_situation_gives_a_sound_page(name) -> None:
     assert not re.search(r' (?:d|x|y|cx|cy)="[^"]*nan', page)
     kinds = [t for t, _ in reader.tags]
     assert kinds.count("h1") == 1
-    assert "script" not in kinds
+    assert kinds.count("script") == 1
     levels = [int(t[1]) for t in kinds if re.fullmatch(r"h\d", t)]
     assert all(b <= a + 1 for a, b in itertools.pairwise(levels)), "a heading level is skipped"
     for tag, attributes in reader.tags:
@@ -124,7 +124,7 @@ def test_every_situation_gives_a_sound_page(name) -> None:
 
 def test_labels_cannot_break_out() -> None:
     page = render(CASES["evil"])
-    assert "<script" not in page
+    assert page.count("<script") == 1
     assert "49" not in re.findall(r"学校 (\S+)", page)
     assert "学校" in page
     assert "&lt;script&gt;" in page

@@ -345,8 +345,8 @@ class TrainingComparison(Comparison):
         Columns: the score over rows with its interval; over clients, of the worst client and of the 10th percentile
         of clients (the 90th of losses), their variance, Jain's index, and how many clients count (the mean over seeds);
         the paired difference to the best method with its interval; what stands beside the score (the loss, ...) with
-        its interval; bytes that a seed's run sent (NaN where all rows are in one place), seconds that it took, and the
-        settings that were chosen.
+        its interval; bytes that a seed's run sent (NaN where all rows are in one place), seconds that it took without
+        those of compiling, and the settings that were chosen.
         """
         table = super().table
         return table.sort_values(self.score, ascending=self.rule.sign < 0, kind="stable") if self.known else table
@@ -362,7 +362,8 @@ class TrainingComparison(Comparison):
         # rows that move to one place are not counted: what is sent there afterwards stays in it
         rows_moved = name in TRAINED and TRAINED[name].pool_rows
         moved = [np.nan if rows_moved else r.ledger["bytes_up"] + r.ledger["bytes_down"] for r in runs]
-        row |= {"bytes": float(np.mean(moved)), "seconds": float(np.mean([r.seconds for r in runs]))}
+        seconds = [run.seconds - run.ledger.get("compiling", 0.0) for run in runs]
+        row |= {"bytes": float(np.mean(moved)), "seconds": float(np.mean(seconds))}
         settings = (", ".join(f"{option}={value}" for option, value in run.setting.items()) for run in runs)
         return row | {"diverged": sum(bool(r.trouble) for r in runs), "chosen": "; ".join(dict.fromkeys(settings))}
 

@@ -34,6 +34,7 @@ class Kernel:
         """What numba makes of the function."""
         from numba import njit
 
+        _compilations()
         return njit(cache=True, nogil=True, error_model="numpy", **self.how)(self.function)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -45,6 +46,22 @@ class Kernel:
 
     def __reduce__(self) -> Any:
         return self.compiled.__reduce__()
+
+
+@cache
+def _compilations() -> Any:
+    """What numba tells of each compilation from now on."""
+    from numba.core import event
+
+    seen = event.TimingListener()  # type: ignore[no-untyped-call]
+    event.register("numba:compile", seen)  # type: ignore[no-untyped-call]
+    return seen
+
+
+def compile_seconds() -> float:
+    """How long numba compiled kernels since this process began, in all its threads; what lay on disk took none."""
+    known = _compilations.cache_info().currsize and _compilations().done  # numba is not imported for this
+    return float(_compilations().duration) if known else 0.0
 
 
 def kernel(function: F) -> F:

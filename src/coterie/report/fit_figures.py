@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from coterie.errors import plural
+from coterie.families import family_named
 from coterie.numerics.arrays import Floats, Ints
 from coterie.report import words
 from coterie.report.svg import Axes, Figure, evenly, line, mark, spread, text
@@ -12,23 +15,30 @@ from coterie.results.fit_result import FitResult
 
 NAMED = 300  # so many clients are drawn one by one, each with its name; more are summed up
 LINES = 200  # lines of the shrinkage pictures at most
+OTHERS = {"local": "local models", "pooled": "the pooled model"}
 
 
 def gain_figures(result: FitResult) -> list[Figure]:
     """For each baseline: clients in order of their gain, and gain by number of rows."""
-    frame, out = result.client_gains, []
-    if frame.empty:
-        return []
-    for other, name in (("local", "local models"), ("pooled", "the pooled model")):
-        gain = frame[f"gain_over_{other}"].to_numpy(dtype=np.float64)
-        seen = np.isfinite(gain)
-        if result.recommended == other or not np.any(gain[seen]):
+    out = []
+    for other, name in OTHERS.items():
+        gain, rows, labels = gains_of(result, other)
+        if result.recommended == other or not np.any(gain):
             continue
-        rows = frame["rows"].to_numpy(dtype=np.float64)[seen]
-        labels = [words.short(v) for v in frame.index[seen]] if seen.sum() <= NAMED else []
-        out.append(_sorted_gains(gain[seen], labels, name, result))
-        out.append(_gains_by_rows(gain[seen], rows, labels, name, result))
+        named = [words.short(v) for v in labels] if len(labels) <= NAMED else []
+        out.append(_sorted_gains(gain, named, name, result))
+        out.append(_gains_by_rows(gain, rows, named, name, result))
     return out
+
+
+def gains_of(result: FitResult, other: str) -> tuple[Floats, Floats, list[Any]]:
+    """Gains over a baseline of the clients that have one (k,), their rows (k,) and labels."""
+    frame = result.client_gains
+    if f"gain_over_{other}" not in frame:
+        return np.zeros(0), np.zeros(0), []
+    frame = frame[np.isfinite(frame[f"gain_over_{other}"])]
+    gain, rows = (frame[name].to_numpy(dtype=np.float64) for name in (f"gain_over_{other}", "rows"))
+    return gain, rows, list(frame.index)
 
 
 def _sorted_gains(gain: Floats, labels: list[str], other: str, result: FitResult) -> Figure:
@@ -120,16 +130,33 @@ def shrinkage_figures(result: FitResult, terms: int = 4) -> list[Figure]:
         return []
     order = np.argsort(m.client[:, chosen[0]], kind="stable")
     picked = order[evenly(len(order), LINES)]
-    centre = m.nodes[0][m.clusters] if words.centre(m) else np.broadcast_to(m.root, m.client.shape)
     local = result.local_coefficients
     out = []
     for j in chosen:
         if local is not None and m.terms[j] in local:
             alone = local[m.terms[j]].reindex(m.labels).to_numpy(dtype=np.float64)
-            out.append(_shrinkage(result, j, picked, alone, centre[:, j]))
+            out.append(_shrinkage(result, j, picked, alone, _centres(result, j)))
         else:
-            out.append(_intervals(result, j, picked, centre[:, j]))
+            out.append(_intervals(result, j))
     return out
+
+
+def _centres(result: FitResult, j: int) -> Floats:
+    """(m,): the coefficient of each client's cluster, or that of all clients."""
+    m = result.model
+    return m.nodes[0][m.clusters, j] if words.centre(m) else np.full(len(m.labels), m.root[j])
+
+
+def estimates(result: FitResult, j: int) -> tuple[Ints, Floats, Floats, Floats]:
+    """Clients in the order of a coefficient, at most ``LINES``.
+
+    Positions, coefficients, 1.96 times their standard errors (NaN where there are none), and the coefficients of their
+    clusters, each (k,).
+    """
+    order = np.argsort(result.model.client[:, j], kind="stable")
+    picked = order[evenly(len(order), LINES)]
+    half = 1.96 * result.client_std_errors.to_numpy()[picked, j]
+    return picked, result.model.client[picked, j], half, _centres(result, j)[picked]
 
 
 def _shrinkage(result: FitResult, j: int, picked: Ints, alone: Floats, centre: Floats) -> Figure:
@@ -138,8 +165,8 @@ def _shrinkage(result: FitResult, j: int, picked: Ints, alone: Floats, centre: F
     fitted = m.client[:, j]
     low, high = spread(np.concatenate([fitted, centre]), tail=0.0)
     wide = spread(alone, tail=0.02)
-    axes = Axes((0.0, 2.0), (min(low, wide[0]), max(high, wide[1])), right=26.0, top=10.0, bottom=26.0)
-    x = axes.across([0.12, 1.12, 1.9])
+    axes = Axes((0.0, 2.0), (min(low, wide[0]), max(high, wide[1])), right=26.0, bottom=26.0)
+    x = axes.across([0.12, 1.0, 1.9])
     places = np.stack([axes.down(v[picked]) for v in (np.nan_to_num(alone), fitted, centre)], axis=1)
     parts = []
     for client, y in zip(picked, places, strict=True):
@@ -152,8 +179,9 @@ def _shrinkage(result: FitResult, j: int, picked: Ints, alone: Floats, centre: F
     parts += [mark("path", kind, d=f"M{x[2] - 5:.1f} {y:.1f}h10") for y in homes]
     many, cluster = words.several(m.client_name), words.centre(m)
     group = f"its {words.one(cluster)}" if cluster else f"the model of all {many}"
-    sides = ("alone", m.method, group if cluster else f"all {many}")
-    parts += [text(at, axes.base + 17, side) for at, side in zip(x, sides, strict=True)]
+    parts += [text(at, axes.base + 17, side) for at, side in zip(x, ("alone", m.method), strict=False)]
+    last = words.short(group if cluster else f"all {many}", 20)
+    parts.append(text(axes.width - 2, axes.base + 17, last, anchor="end"))
     said, ratio, beyond = list[str](), _kept(alone, fitted, centre), axes.beyond(alone)
     if ratio:
         median = f"The median {words.one(m.client_name)} keeps {words.percent(ratio)}"
@@ -162,7 +190,7 @@ def _shrinkage(result: FitResult, j: int, picked: Ints, alone: Floats, centre: F
     said += [f"{beyond:,} local estimates lie beyond the frame."] if beyond else []
     name = _term(m.terms[j])
     label = f"{name}: estimates of {many} alone, {m.method}, and of {group}."
-    return Figure(name, axes.draw(parts, label, ticks="y"), " ".join(said))
+    return Figure(name, axes.draw(parts, label, y_title=unit(result, j), ticks="y"), " ".join(said))
 
 
 def _kept(alone: Floats, fitted: Floats, centre: Floats) -> float:
@@ -174,25 +202,30 @@ def _kept(alone: Floats, fitted: Floats, centre: Floats) -> float:
     return share if 0.0 < share < 1.0 else 0.0
 
 
-def _intervals(result: FitResult, j: int, picked: Ints, centre: Floats) -> Figure:
+def _intervals(result: FitResult, j: int) -> Figure:
     """Each client's coefficient with its 95% interval, in order, and its cluster's."""
-    m = result.model
-    picked = picked[np.argsort(m.client[picked, j], kind="stable")]
-    value, around = m.client[picked, j], centre[picked]
-    half = 1.96 * result.client_std_errors.to_numpy()[picked, j]
+    m, (picked, value, half, around) = result.model, estimates(result, j)
     with_intervals, half = " with 95% intervals" * bool(np.isfinite(half).all()), np.nan_to_num(half)
     ends = spread(np.concatenate([value - half, value + half, around]), tail=0.0)
-    axes = Axes((-1.0, float(len(value))), ends, top=10.0, bottom=26.0)
+    axes = Axes((-1.0, float(len(value))), ends)
     x = axes.across(np.arange(len(value)))
     low, at, high, middle = (axes.down(v) for v in (value - half, value, value + half, around))
     parts = [mark("path", "pull", d=f"M{a:.1f} {b:.1f}V{c:.1f}") for a, b, c in zip(x, low, high, strict=True)]
-    parts += [mark("circle", "point", cx=a, cy=b, r=2.0) for a, b in zip(x, at, strict=True)]
+    titles = [f"{words.short(m.labels[k])}: {words.number(v)}" for k, v in zip(picked, value, strict=True)]
+    parts += [mark("circle", "point", t, cx=a, cy=b, r=2.0) for t, a, b in zip(titles, x, at, strict=True)]
     parts += [mark("path", "bar", d=f"M{a - 2:.1f} {b:.1f}h4") for a, b in zip(x, middle, strict=True)]
     many, cluster, name = words.several(m.client_name), words.centre(m), _term(m.terms[j])
     group = f"of their {words.one(cluster)}" if cluster else f"of the model of all {many}"
     label = f"{name}: the coefficient of each of {len(value):,} {many}{with_intervals}, in order."
     said = [f"Points: {many}{with_intervals}, in order; bars: the coefficient {group}.", *_drawn(result, picked)]
-    return Figure(name, axes.draw(parts, label, ticks="y"), " ".join(said))
+    return Figure(name, axes.draw(parts, label, f"{many}, in order", unit(result, j), ticks="y"), " ".join(said))
+
+
+def unit(result: FitResult, j: int) -> str:
+    """What a coefficient is in: the outcome, or what the model predicts of it, for one more of its column."""
+    outcome, predictor = result.formula.partition("~")[0].strip(), family_named(result.family).predictor
+    per = "" if result.model.terms[j] == "(Intercept)" else f" for one more of {result.model.terms[j]}"
+    return words.short(f"{outcome if predictor == 'outcome' else predictor}{per}", 60)
 
 
 def _drawn(result: FitResult, picked: Ints) -> list[str]:

@@ -13,7 +13,8 @@ from coterie.report.method_section import method_section
 from coterie.report.page import page, write_page
 from coterie.results.fit_result import FitResult
 
-OF_A_METHOD = ("rounds", "collaboration", "network", "training")  # records that have a section of their own
+ELSEWHERE = ("rounds", "collaboration", "network", "training", "outcome")
+"""Records that a section of their own, or the fingerprint, says."""
 
 
 def render(result: FitResult) -> str:
@@ -44,6 +45,7 @@ def render(result: FitResult) -> str:
             checks=result.fit_check.get("findings", []),
             residuals=fit_figures.qq_figure(result),
             notes=result.notes,
+            made=made(result),
             sections=[("Settings", settings(result)), ("Record", record(result))],
             one=words.one(m.client_name),
             many=words.several(m.client_name),
@@ -92,11 +94,31 @@ def tiles(result: FitResult) -> list[tuple[str, str, str]]:
     return out
 
 
+def made(result: FitResult) -> list[str]:
+    """How it was made, in sentences: the rows methods were compared on, how the model was fitted, how long it took."""
+    chosen, cost, out = result.settings, result.ledger, list[str]()
+    if not result.comparison.empty and {"splits", "test_fraction"} <= set(chosen):
+        share, one = words.percent(float(chosen["test_fraction"])), words.one(result.model.client_name)
+        out.append(
+            f"Each method was fitted {plural(int(chosen['splits']), 'time')} without {share} of every {one}'s rows, "
+            f"and judged by these; the rows were drawn by seed {chosen.get('seed', 0)}, the same for every method."
+        )
+    how = "restricted likelihood" if result.reml else "likelihood"
+    by = f", by {how}" if math.isfinite(result.log_likelihood) else ""
+    out.append(f"The model of this page, {result.method}, was then fitted on all rows{by}.")
+    if "seconds" in cost:
+        compiling = float(cost.get("compiling", 0.0))
+        text = f"All of it took {words.duration(max(float(cost['seconds']) - compiling, 0.0))}"
+        again = f", and {words.duration(compiling)} to compile its kernels, which the next run finds compiled"
+        out.append(f"{text}{again if compiling >= 0.05 else ''}.")
+    return out
+
+
 def settings(result: FitResult) -> list[tuple[str, Any]]:
     """Settings as lines, without those that were not used; reasons get a line for each part."""
     out: list[tuple[str, Any]] = []
     for key, value in result.settings.items():
-        if value is None or key in OF_A_METHOD:
+        if value is None or key in ELSEWHERE:
             continue
         name = str(key).replace("_", " ")
         if isinstance(value, dict) and len(value) <= 12 and any(len(str(v)) > 20 for v in value.values()):
@@ -109,7 +131,7 @@ def settings(result: FitResult) -> list[tuple[str, Any]]:
 def record(result: FitResult) -> list[tuple[str, str]]:
     """What the run cost, and what it was made with."""
     cost = result.ledger
-    out = [("time", words.duration(float(cost["seconds"])))] if "seconds" in cost else []
+    out = list[tuple[str, str]]()
     if {"bytes_up", "bytes_down", "exchanges"} <= set(cost):
         up, down = (words.amount(float(cost[k])) for k in ("bytes_up", "bytes_down"))
         one, many = words.one(result.model.client_name), words.several(result.model.client_name)

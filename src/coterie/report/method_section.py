@@ -228,14 +228,21 @@ def _network_table(result: FitResult) -> Table:
     return Table("The similarity network", ("", "this fit"), tuple(rows), note=note)
 
 
+def network_of(result: FitResult) -> Network | None:
+    """The network that clients were tied by, where it was kept."""
+    i = result.model.info.get("network", {})
+    if i.get("edges") is None:
+        return None
+    ends = np.asarray(i["edges"], dtype=np.int64).reshape(-1, 2)
+    return Network(len(i["groups"]), ends, np.asarray(i["weight"], dtype=np.float64))
+
+
 def _network_figures(result: FitResult) -> list[Figure]:
     """The network, the tree of merges, and held-out losses against the strength; those of which there is enough."""
     i, m = result.model.info["network"], result.model
     one, out = words.one(m.client_name), []
     groups = np.asarray(i["groups"])
-    if i.get("edges") is not None:
-        ends = np.asarray(i["edges"], dtype=np.int64).reshape(-1, 2)
-        network = Network(len(groups), ends, np.asarray(i["weight"], dtype=np.float64))
+    if (network := network_of(result)) is not None:
         names = [str(label) for label in m.labels]
         out.append(network_figure(network, spring_layout(network), groups + 1, names, one))
         if i.get("merges"):

@@ -134,7 +134,7 @@ def legend_rows(entries: Sequence[tuple[str, str]], above: float) -> tuple[list[
     parts, x, y = list[str](), 10.0, above + 18.0
     for kind, name in entries:
         indent = 26.0 if kind.startswith("curve") else 15.0
-        wide = indent + 13.0 + 6.7 * len(name)
+        wide = indent + 13.0 + 7.4 * len(name)  # of a narrow screen's larger letters
         if x + wide > 434.0 and x > 10.0:
             x, y = 10.0, y + 19.0
         dot = mark("circle", kind, cx=x + 5, cy=y - 4, r=5.0)

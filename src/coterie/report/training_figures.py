@@ -24,7 +24,7 @@ def _kind(mark: str, k: int) -> str:
 def curves(result: TrainingComparison) -> list[Figure]:
     """Scores over rounds, the mean over seeds, a line for each method; and the same against bytes."""
     names = [str(name) for name in result.table.index]
-    points = {name: p for name in names if len(p := _curve(result, name))}
+    points = {name: p for name in names if len(p := curve(result, name))}
     if not points:
         return []
     everything = np.concatenate(list(points.values()))
@@ -34,21 +34,26 @@ def curves(result: TrainingComparison) -> list[Figure]:
     rounds = Axes((0.0, max(float(everything[:, 0].max()), 1.0)), y)  # a run may end before its first round
     title = result.score.capitalize()
     said = f"Held-out {result.score}, the mean over seeds, best method first."
-    out = [Figure(f"{title} over rounds", _lines(points, list(points), rounds, 0, "round", result.score), said)]
+    out = [Figure(f"{title} over rounds", _lines(points, list(points), rounds, 0, "round", unit(result.score)), said)]
     sent = everything[everything[:, 2] > 0.0, 2]
     if len(sent):
         moving = {name: p[p[:, 2] > 0.0] for name, p in points.items() if (p[:, 2] > 0.0).any()}
         low, high = float(sent.min()), float(sent.max())
         megabytes = Axes((low, max(high, 1.01 * low)), y, log=True)
         label = "megabytes sent, up and down (logarithmic)"
-        svg = _lines(moving, list(points), megabytes, 2, label, result.score)
+        svg = _lines(moving, list(points), megabytes, 2, label, unit(result.score))
         still = [name for name in points if name not in moving]
         more = f" Not drawn: {joined(still)}, with all rows in one place." if still else ""
         out.append(Figure(f"{title} for what was sent", svg, f"The same against bytes.{more}"))
     return out
 
 
-def _curve(result: TrainingComparison, name: str) -> Floats:
+def unit(score: str) -> str:
+    """A score as the title of an axis."""
+    return f"{score} (share of rows)" if score == "accuracy" else score
+
+
+def curve(result: TrainingComparison, name: str) -> Floats:
     """Round, mean score and mean megabytes wherever the method was evaluated in every seed (points, 3)."""
     seen: dict[float, list[tuple[float, float]]] = {}
     apart = 0.0 if name in TRAINED and TRAINED[name].pool_rows else 1e-6
@@ -106,17 +111,21 @@ def dots(result: TrainingComparison) -> Figure:
     band = (axes.end - axes.left) / len(values)
     parts, cut, means = [], False, []
     for k, (name, value) in enumerate(values.items()):
-        found = np.sort(value[np.isfinite(value)])
+        order = np.argsort(np.where(np.isfinite(value), value, np.inf), kind="stable")[: np.isfinite(value).sum()]
+        found, labels = value[order], [label for run in result.runs[name] for label in run.labels]
         means.append(f"{name} {words.number(float(found.mean()), 3) if len(found) else 'no number'}")
         if not len(found):
             continue
         cut |= len(found) > DOTS
-        drawn = found[evenly(len(found), DOTS)]
+        kept = evenly(len(found), DOTS)
+        drawn = found[kept]
+        titles = [f"{words.short(labels[i])}: {words.number(value[i])}" if labels else "" for i in order[kept]]
         middle = axes.left + (k + 0.5) * band
         # Golden-ratio steps spread dots of equal height evenly over the band.
         aside = middle + 0.7 * band * ((np.arange(len(drawn)) * 0.618034) % 1.0 - 0.5)
         kind = _kind("spot", k)
-        parts += [mark("circle", kind, cx=a, cy=b, r=1.9) for a, b in zip(aside, axes.down(drawn), strict=True)]
+        places = zip(titles, aside, axes.down(drawn), strict=True)
+        parts += [mark("circle", kind, said, cx=a, cy=b, r=1.9 if len(kept) > 60 else 3.0) for said, a, b in places]
         at, title = float(axes.down(found.mean())), f"{name}: mean {words.number(float(found.mean()), 3)}"
         parts.append(mark("path", "mean", title, d=f"M{middle - 0.4 * band:.1f} {at:.1f}h{0.8 * band:.1f}"))
         turned = f"translate({middle + 4:.1f} {axes.base + 14.0:.1f}) rotate(-38)"
@@ -125,7 +134,7 @@ def dots(result: TrainingComparison) -> Figure:
     several = " in every seed" if len(result.config.run["seeds"]) > 1 else ""
     caption = f"A dot is a client{several}; the line is the mean over clients."
     caption += f" {DOTS} dots a method are drawn." if cut else ""
-    svg = axes.draw(parts, label, y_title=result.score, ticks="y")
+    svg = axes.draw(parts, label, y_title=unit(result.score), ticks="y")
     return Figure(f"{result.score.capitalize()} of each client", svg, caption)
 
 

@@ -37,7 +37,10 @@ def render(result: TrainingComparison) -> str:
     return page(
         "training.html",
         question="Which method is best for these clients?" if len(result.runs) > 1 else "What was trained",
-        headline=headline(result),
+        headline=claim(result),
+        reason=headline(result),
+        methods={name: result.config.trainer(name).summary for name in map(str, result.table.index)},
+        made=made(result),
         facts=[result.config.data["source"], result.config.model["path"], *sizes],
         comparison=comparison_table(result),
         hyper=settings_table(result),
@@ -153,16 +156,14 @@ def intervals(result: TrainingComparison) -> str:
 
 
 def settings_table(result: TrainingComparison) -> Table:
-    """What each method is, and its hyper-parameters."""
+    """Hyper-parameters of each method."""
     rows = []
     for name in map(str, result.table.index):
         among = result.tried.get(name)
-        what = result.config.trainer(name).summary
-        rows.append((name, what, result.table["chosen"][name], str(among) if among else "–"))
+        rows.append((name, result.table["chosen"][name], str(among) if among else "–"))
     note = "Where there were several settings, each seed took the one that was best on training rows that were held out"
     note = f"{note} for this choice alone; test rows chose nothing." if result.tried else ""
-    titles = ("method", "what it is", "hyper-parameters", "chosen among")
-    return Table("Hyper-parameters", titles, tuple(rows), texts=3, note=note)
+    return Table("Hyper-parameters", ("method", "hyper-parameters", "chosen among"), tuple(rows), texts=2, note=note)
 
 
 def headline(result: TrainingComparison) -> str:
@@ -187,6 +188,26 @@ def headline(result: TrainingComparison) -> str:
     if tied := as_good(result):
         text += f"; {joined(tied)} may be as good"
     return f"{text}."
+
+
+def claim(result: TrainingComparison) -> str:
+    """The same in at most ``words.WORDS`` words: without what may be as good where that makes it longer."""
+    text = headline(result)
+    return text if len(text.split()) <= words.WORDS else f"{text.partition(';')[0].rstrip('.')}."
+
+
+def made(result: TrainingComparison) -> list[str]:
+    """How it was made, in sentences: which rows methods were judged by, and how long it took."""
+    run, data, out = result.config.run, result.config.data, list[str]()
+    if result.known and data["given_split"] is None:
+        times = "once" if len(run["seeds"]) == 1 else f"{len(run['seeds'])} times, each from a seed of its own,"
+        share = words.percent(data["test"])
+        out.append(f"Each method was trained {times} without {share} of every client's rows, and judged by these.")
+    every = [one for runs in result.runs.values() for one in runs]
+    compiling = sum(float(one.ledger.get("compiling", 0.0)) for one in every)
+    took = words.duration(max(sum(one.seconds for one in every) - compiling, 0.0))
+    again = f", and {words.duration(compiling)} to compile kernels, which the next run finds compiled"
+    return [*out, f"Training took {took}{again if compiling >= 0.05 else ''}."]
 
 
 def as_good(result: TrainingComparison) -> list[str]:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,9 @@ from coterie.results.fit_options import Prediction
 from coterie.results.inference import Inference
 from coterie.results.model import Model, Nodes
 from coterie.results.predict import IntervalOf, Missing, Scale, notes_of, predict_rows, read_rows, too_large
+
+if TYPE_CHECKING:
+    from coterie.report.plots import FitPlots
 
 GROUPED = ("network", "training")
 """Records of a model that may tell groups of clients."""
@@ -326,6 +329,13 @@ class FitResult(Inference):
         if not self.call:
             raise CoterieError("This model was not made by coterie.fit, so that there is no call to write down.")
         return {name: dict(table) for name, table in self.call.items()}
+
+    @property
+    def plot(self) -> FitPlots:
+        """Pictures for notebooks, such as ``plot.gains()``: see :class:`coterie.report.plots.FitPlots`."""
+        from coterie.report.plots import FitPlots
+
+        return FitPlots(self)
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write the report as one HTML page, which needs no network and no other file."""

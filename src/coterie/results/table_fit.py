@@ -27,6 +27,7 @@ from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED, applicable
 from coterie.methods.tree.dispersion import shared_dispersions
 from coterie.methods.tree.penalised_tree import Basis
+from coterie.numerics.arrays import compile_seconds
 from coterie.relations.clusters import ClusterTree
 from coterie.relations.given_by_label import main_clients, plain_strength
 from coterie.relations.network import Network
@@ -61,7 +62,7 @@ class Fitting:
             return self._found()
 
     def _found(self) -> FitResult:
-        clients, options = self.clients, self.options
+        clients, options, compiled = self.clients, self.options, compile_seconds()
         problem, auto_shared = self.problem()
         if options.method != "auto" and FITTED[options.method].all_own:
             auto_shared = []  # clients have all coefficients, whoever they learn them from
@@ -79,7 +80,7 @@ class Fitting:
         if options.network is not None and not FITTED[name].networked:
             sentences.append(words.beside_network(name, evidence is not None))
         sentences += words.after(clients, problem, name, fitted)
-        ledger["seconds"] = perf_counter() - self.start
+        ledger |= {"seconds": perf_counter() - self.start, "compiling": compile_seconds() - compiled}
         more: dict[str, Any] = {**self.facts, "notes": sentences, "ledger": ledger, "reason": reason}
         more["fitting"] = self
         if evidence is not None:

@@ -36,6 +36,8 @@ from coterie.runs.training import Trained
 if TYPE_CHECKING:
     import pandas as pd
 
+    from coterie.report.plots import TrainingPlots
+
 _REMEDY = "They are damaged: train them again."
 _sound = fitting("The record of these trained models", _REMEDY)  # around what is made of one that may have been read
 
@@ -261,6 +263,13 @@ class TrainingResult:
         from coterie.results.exported_models import export_all
 
         return export_all(self, folder, form)
+
+    @property
+    def plot(self) -> TrainingPlots:
+        """Pictures for notebooks, such as ``plot.curves()``: see :class:`coterie.report.plots.TrainingPlots`."""
+        from coterie.report.plots import TrainingPlots
+
+        return TrainingPlots(self)
 
     @_sound
     def report(self, path: str | os.PathLike[str]) -> None:

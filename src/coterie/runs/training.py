@@ -23,6 +23,7 @@ from coterie.methods.local_training.new_client import shared_models
 from coterie.methods.local_training.rounds import NO_GRADIENT
 from coterie.methods.method import Method
 from coterie.methods.registry import trained_method
+from coterie.numerics.arrays import compile_seconds
 from coterie.objectives.client_models import finite
 from coterie.objectives.mixed import padded
 from coterie.objectives.parameters import base_digest
@@ -38,8 +39,7 @@ from coterie.runs.user_defined_checks import CheckedMethod
 Point = dict[str, float]
 FILE, SITES = "checkpoint", "sites"
 _WHY = {DIVERGED: "its steps diverged", BROKEN: "its data give no gradient"}
-_LEFT = "the method left it out"
-_AGAIN = "Begin again without it."
+_LEFT, _AGAIN = "the method left it out", "Begin again without it."
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class _Run:
             self.method = CheckedMethod(self.trainer.name, self.method, shape)
         self.fed = self.problem.engine(self.trainer, None if self.folder is None else self.folder / SITES)
         self.walked.clear()  # of another method
-        self.started = perf_counter()
+        self.started, self.compiled = perf_counter(), compile_seconds()
 
     @property
     def seconds(self) -> float:
@@ -302,7 +302,7 @@ class _Run:
             quarantined={labels[i]: (int(out[i]), _WHY.get(int(why[i]), _LEFT)) for i in np.flatnonzero(out)},
             failed=[] if together else [labels[i] for i in np.atleast_1d(state.get("failed", []))],
             group=np.asarray(state["group"]) if "group" in state and not together else None,
-            ledger=self.fed.ledger.as_dict(),
+            ledger=self.fed.ledger.as_dict() | {"compiling": compile_seconds() - self.compiled},
             seconds=self.seconds,
             privacy=privacy,
             helpers=self.helpers,
