@@ -16,11 +16,6 @@ reaction = coterie.fit(fetch("sleepstudy"), "Reaction ~ Days", client="Subject",
 
 figure, axes = plt.subplots(1, 2, figsize=(8, 4), sharex=True, sharey=True)
 for axis, result, title in zip(axes, (exam, reaction), ("exam", "sleepstudy"), strict=True):
-    expected, observed = result.fit_check["qq"]
-    axis.plot([-4, 4], [-4, 4], color="gray", linewidth=0.8)
-    axis.plot(expected, observed, ".")
-    axis.set_title(title)
-    axis.set_xlabel("normal quantile")
-axes[0].set_ylabel("quantile residual")
+    result.plot.residuals(ax=axis).set_title(title, loc="left")
 figure.tight_layout()
 plt.show()

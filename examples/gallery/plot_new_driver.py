@@ -23,7 +23,7 @@ for axis, driver, title in zip(axes, (308, 999), ("driver 308", "a driver never 
     axis.fill_between(days, said["lower"], said["upper"], alpha=0.25, label="90% of new measurements")
     axis.plot(days, said["prediction"])
     seen = drivers[drivers["Subject"] == driver]
-    axis.scatter(seen["Days"], seen["Reaction"], color="black", s=14)
+    axis.scatter(seen["Days"], seen["Reaction"], color="black", s=14, label="measured")
     axis.set_title(title)
     axis.set_xlabel("days without sleep")
 axes[0].set_ylabel("reaction time (ms)")

@@ -20,10 +20,12 @@ for axis, alpha in zip(axes, (100.0, 1.0, 0.1), strict=True):
     counts = np.stack([np.bincount(part.y[a:b], minlength=10) for a, b in zip(part.starts, part.stops, strict=True)])
     below = np.cumsum(counts, axis=1) - counts
     for kind in range(10):
-        axis.bar(range(12), counts[:, kind], bottom=below[:, kind], color=plt.cm.tab10(kind))
+        axis.bar(range(12), counts[:, kind], bottom=below[:, kind], color=plt.cm.tab10(kind), label=kind)
+    axis.set_xticks(range(0, 12, 2))
     axis.set_title(f"alpha = {alpha:g}")
     axis.set_xlabel("client")
 axes[0].set_ylabel("images")
-figure.suptitle("1,797 digits over 12 clients", y=1.02)
+axes[2].legend(title="digit", loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
+figure.suptitle("1,797 digits over 12 clients")
 figure.tight_layout()
 plt.show()

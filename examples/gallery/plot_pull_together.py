@@ -25,6 +25,7 @@ for school in pulled.index:
 plt.axhline(result.global_coefficients.set_index("term")["estimate"]["standLRT"], color="black", linestyle=":")
 plt.xticks([0, 1], ["own pupils alone", "hierarchical"])
 plt.ylabel("slope of the examination on the reading test (s.d. per s.d.)")
+plt.xlim(-0.2, 1.2)
 plt.ylim(-0.5, 1.5)
 plt.title("65 schools; red: fewer than 30 pupils")
 plt.show()

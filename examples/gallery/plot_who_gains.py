@@ -13,14 +13,10 @@ from coterie.data.datasets import fetch
 
 children = fetch("guimmun")
 result = coterie.fit(children, "immun ~ kid2p", client="comm", family="binomial", method="hierarchical", splits=3)
-gains = result.client_gains
 
-plt.scatter(gains["rows"], gains["gain_over_local"], s=12, label="over a model of its own")
-plt.scatter(gains["rows"], gains["gain_over_pooled"], s=12, label="over one model for all")
-plt.axhline(0, color="black", linewidth=0.8)
-plt.xscale("log")
-plt.xlabel("children of the community (rows)")
-plt.ylabel("held-out log loss that is saved, a row")
-plt.title("161 communities, immunisation of children")
-plt.legend()
+figure, axes = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
+for axis, other in zip(axes, ("local", "pooled"), strict=True):
+    result.plot.gains(over=other, ax=axis)
+    axis.set_xlabel("children of the community (rows, logarithmic)")
+axes[1].set_ylabel("")
 plt.show()

@@ -40,7 +40,7 @@ def test_gains_are_those_of_the_clients(usual) -> None:
     ax = usual.plot.gains()
     points = ax.collections[0].get_offsets()
     np.testing.assert_array_equal(points, usual.client_gains[["rows", "gain_over_local"]])
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("rows of the school", "gain (squared error)")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("rows of the school (logarithmic)", "gain (squared error)")
     pooled = usual.plot.gains(over="pooled", ax=ax)
     assert pooled is ax
     np.testing.assert_array_equal(ax.collections[1].get_offsets()[:, 1], usual.client_gains["gain_over_pooled"])

@@ -16,7 +16,7 @@ from coterie.errors import CoterieError, listed, nearest
 from coterie.report import fit_figures, training_figures, training_page, words
 from coterie.report.method_section import network_of
 from coterie.report.network_figures import spring_layout
-from coterie.report.svg import COLOURS
+from coterie.report.svg import COLOURS, decades
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,6 +72,15 @@ def _lying(ax: Axes | None, title: str, x: str, names: Sequence[str], value: Any
     return ax
 
 
+def _logarithmic(ax: Axes, low: float, high: float) -> None:
+    """Ticks of the report on a logarithmic horizontal axis that holds two ends."""
+    ax.set_xscale("log")
+    ax.minorticks_off()
+    ticks = decades(low / 1.1, high * 1.1)
+    ax.set_xticks(ticks, [f"{v:,.6g}" for v in ticks])
+    ax.set_xlabel(f"{ax.get_xlabel()} (logarithmic)")
+
+
 @dataclass(frozen=True)
 class Plots:
     """Pictures of a result: ``result.plot.gains()``; each gives matplotlib's Axes, new ones or ``ax``."""
@@ -120,7 +129,7 @@ class FitPlots(Plots):
         ax.scatter(rows, gain, s=16, alpha=0.7, color=np.where(gain < 0.0, colours()["loss"], colours()["gain"]))
         ax.axhline(0.0, color=colours()["ink"], linewidth=0.8)
         if rows.max() > 8 * max(rows.min(), 1.0):
-            ax.set_xscale("log")
+            _logarithmic(ax, rows.min(), rows.max())
         return ax
 
     def clients(self, term: str | None = None, ax: Axes | None = None) -> Axes:
@@ -245,7 +254,8 @@ class TrainingPlots(Plots):
             if len(p):
                 ax.plot(p[:, column], p[:, 1], style, marker="o"[: len(p) == 1], color=_group(k % COLOURS), label=name)
         if column:
-            ax.set_xscale("log")
+            sent = np.concatenate([p[:, column] for p in lines.values()])
+            _logarithmic(ax, sent.min(), sent.max())
         ax.legend(frameon=False)
         return ax
 
