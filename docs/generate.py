@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -20,6 +22,10 @@ PAGE = """# `{name}`
 
 {directive}```
 """
+HERE = Path(__file__).parent
+TUTORIALS = ("tutorial_table", "tutorial_federation", "tutorial_method", "tutorial_texts")
+BLOCK = re.compile(r"(?:<!-- (?P<comment>[^\n]*?) -->\n)?```(?P<language>\w+)\n(?P<code>.*?)\n?```\n", re.DOTALL)
+LINK = re.compile(r"\[([^]]*)\]\((?!https?:)[^)]*\)")
 GROUPS = {
     "Fitting and comparing": ("fit", "compare", "advise", "compare_fits", "bootstrap"),
     "Models": ("Torch", "HierarchicalRegressor", "HierarchicalClassifier"),
@@ -43,7 +49,33 @@ def write(folder: Path) -> None:
 
 def pages() -> dict[str, str]:
     """All pages by their names."""
-    return reference() | method_pages.pages()
+    return reference() | method_pages.pages() | {f"{name}.ipynb": notebook(name) for name in TUTORIALS}
+
+
+def notebook(name: str) -> str:
+    """A tutorial as a notebook: its Python, its commands and the files that it writes are cells, all else is text."""
+    text, cells, at = (HERE / f"{name}.md").read_text(encoding="utf-8"), list[dict[str, object]](), 0
+
+    def add(kind: str, source: str) -> None:
+        if source.strip():
+            code = {"execution_count": None, "outputs": []} if kind == "code" else {}
+            lines = source.strip("\n").splitlines(keepends=True)
+            cells.append({"cell_type": kind, "id": f"cell-{len(cells)}", "metadata": {}, "source": lines, **code})
+
+    for block in BLOCK.finditer(text):
+        comment, language, code = block["comment"] or "", block["language"], block["code"]
+        if language not in ("python", "console") and not comment.startswith("file:"):
+            continue
+        add("markdown", LINK.sub(r"\1", text[at : block.start()]))
+        if comment.startswith("file:"):
+            code = f"%%writefile {comment.partition(':')[2].strip()}\n{code}"
+        elif language == "console":
+            code = re.sub(r"^\$ ", "!", code, flags=re.MULTILINE)
+        add("code", code)
+        at = block.end()
+    add("markdown", LINK.sub(r"\1", text[at:]))
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    return json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
 
 
 def public_name(path: str) -> str | None:

@@ -9,6 +9,7 @@ one that is the text of a file in this folder, from which later blocks may impor
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 
 from coterie.cli.main import main
+from docs import generate
 from docs.generate import pages
 from tests.messages import names
 
@@ -152,7 +154,9 @@ def targets(page: Path) -> list[str]:
 
 def test_links_lead_somewhere() -> None:
     found = [(page, target) for page in LINKED for target in targets(page)]
-    made = {ROOT / "docs/generated" / name for name in pages()} | {ROOT / "docs/gallery/index.rst"}
+    made = {ROOT / "docs/generated" / name for name in pages()}
+    made |= {ROOT / "docs/gallery" / f"{path.stem}.rst" for path in (ROOT / "examples/gallery").glob("*.py")}
+    made |= {ROOT / "docs/gallery/index.rst"}
     lost = [(page.name, at) for page, at in found if not (page.parent / at).exists() and page.parent / at not in made]
     assert len(found) > 50
     assert lost == []
@@ -198,3 +202,22 @@ def test_a_failing_example_names_its_line(tmp_path: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 120
+
+
+@pytest.mark.parametrize("name", generate.TUTORIALS)
+def test_a_notebook_has_the_code_of_its_page_and_no_links_that_lead_nowhere(name: str) -> None:
+    found = json.loads(generate.notebook(name))
+    assert (found["nbformat"], found["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in found["cells"]}) == len(found["cells"]) > 5
+    text = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
+    wanted = []
+    for block in blocks(text):
+        if block.file:
+            wanted.append(f"%%writefile {block.file}\n{block.code}")
+        elif block.language in ("python", "console"):
+            wanted.append(block.code if block.language == "python" else re.sub(r"(?m)^\$ ", "!", block.code))
+    cells = ["".join(cell["source"]) for cell in found["cells"] if cell["cell_type"] == "code"]
+    assert cells == [code.strip("\n") for code in wanted]
+    said = "".join("".join(cell["source"]) for cell in found["cells"] if cell["cell_type"] == "markdown")
+    assert said.startswith(text.partition("\n")[0])
+    assert re.findall(r"\]\((?!https?:)[^)]*\)", said) == []
