@@ -216,7 +216,7 @@ class FitPlots(Plots):
         ax = _axes(ax, f"{many} in {words.number(len(labels))} groups of equal models", "", "")
         for a, b in network.edges:
             ax.plot(*place[[a, b]].T, color=colours()["line"], linewidth=0.8, alpha=0.6, zorder=1)
-        ax.scatter(*place.T, s=30, color=[_group(k) for k in code], zorder=2)
+        ax.scatter(place[:, 0], place[:, 1], s=30, color=[_group(k) for k in code], zorder=2)
         if network.n <= NAMED:
             for label, (x, y) in zip(self.result.model.labels, place, strict=True):
                 ax.annotate(
