@@ -116,7 +116,8 @@ class Declared:
                 return value
             raise CoterieError(self.refusal(value, what))
         try:
-            found = _adapter(self.kind, self.option).validate_python(value)
+            usual = type(value) is type(self.default) and value == self.default  # pydantic takes 0.1 s to load
+            found = value if usual else _adapter(self.kind, self.option).validate_python(value)
             return found if self.option.read is None else self.option.read(found)
         except CoterieError:
             raise
@@ -390,8 +391,7 @@ def _number(value: Any) -> Any:
 def _listed(value: Any) -> Any:
     """A list, or an array, as a tuple."""
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.ndarray):
-        value = value.tolist()
+    value = value.tolist() if numpy is not None and isinstance(value, numpy.ndarray) else value
     return tuple(value) if isinstance(value, (list, tuple, range)) else value
 
 
