@@ -273,3 +273,15 @@ def test_few_units_move_gains_through_the_one_model_for_all(table):
     np.testing.assert_allclose(evidence._retrained("local", "pooled"), expected, rtol=1e-7)
     np.testing.assert_allclose(evidence._retrained("pooled", "local"), -expected, rtol=1e-7)
     assert evidence._retrained("local", "local") == 0.0
+
+
+def test_clients_that_truly_lose_are_named():
+    """Eight of 40 clients have a tenth of the noise and their own relation: one residual variance draws them away."""
+    rng, odd = np.random.default_rng(9000), np.arange(40) < 8
+    theta = np.where(odd[:, None], 1.0 + 0.3 * rng.choice([-1.0, 1.0], (40, 2)), 1.0)
+    client, x = np.repeat(np.arange(40), 60), rng.normal(size=2400)
+    noise = np.where(odd, 0.1, 1.0)[client] * rng.normal(size=2400)
+    table = pd.DataFrame({"c": client, "x": x, "y": theta[client, 0] + theta[client, 1] * x + noise})
+    found = coterie.fit(table, "y ~ x", client="c", splits=20, covariance="diagonal")
+    named = found.client_gains["worse_than_local"].to_numpy()
+    assert named[odd].sum() >= 5 and not named[~odd].any()

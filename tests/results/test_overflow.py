@@ -45,3 +45,24 @@ def test_estimators_refuse_them():
     model = HierarchicalRegressor("poisson").fit(DF[["x"]], DF["y"], clients=DF["g"])
     with pytest.raises(CoterieError, match=names("large number 1 row")):
         model.predict(pd.DataFrame({"x": [0.0, 1e5]}))
+
+
+@pytest.mark.parametrize("family", ["gaussian", "student-t(4)"])
+@pytest.mark.parametrize("power", [-300, 300])
+def test_outcomes_in_units_whose_powers_overflow_are_fitted_in_others(family, power):
+    plain = DF.assign(y=DF["y"] + np.sin(np.arange(80)))
+
+    def fitted(unit):
+        table = plain.assign(y=unit * plain["y"])
+        return coterie.fit(table, "y ~ x", "g", family=family, method="hierarchical", splits=1)
+
+    one, other = fitted(1.0), fitted(2.0**power)
+    for found, expected in ((other.model.root, one.model.root), (other.client_std_errors, one.client_std_errors)):
+        np.testing.assert_allclose(found * 2.0**-power, expected, rtol=1e-9)
+    free = other.rows - 2 * one.reml
+    assert other.log_likelihood == pytest.approx(one.log_likelihood - free * power * np.log(2.0), rel=1e-9)
+    columns = ["std_error", "df"]
+    found = other.global_coefficients[columns] * [2.0**-power, 1.0]
+    np.testing.assert_allclose(found, one.global_coefficients[columns], rtol=1e-9)
+    gains = other.comparison["gain_over_local_low"] * 2.0 ** -(power * (1 + one.reml))
+    np.testing.assert_allclose(gains, one.comparison["gain_over_local_low"], rtol=1e-6)

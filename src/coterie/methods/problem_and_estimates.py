@@ -153,6 +153,17 @@ def in_table(fitted: Estimates, B: Floats) -> Estimates:
     )
 
 
+def in_unit(fitted: Estimates, unit: float) -> Estimates:
+    """What was fitted to outcomes that were divided by a unit, as estimates of these outcomes."""
+    turned, likelihood = in_table(fitted, unit * np.eye(len(fitted.root))), fitted.log_likelihood
+    each = fitted.client_sigma2
+    if likelihood is not None and "rows" in fitted.info:
+        free = fitted.info["rows"] - len(fitted.root) * bool(fitted.info.get("reml"))
+        likelihood -= free * float(np.log(unit))
+    each = None if each is None else each * unit**2
+    return replace(turned, sigma2=fitted.sigma2 * unit**2, client_sigma2=each, log_likelihood=likelihood)
+
+
 def _spread(setup: Setup, L: Floats, sigma2: float) -> Floats:
     """Covariances (g, p, p) of deviations L u, in the units of the table; zero where L is infinite."""
     L = np.where(np.isfinite(L), L, 0.0)

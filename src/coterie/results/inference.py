@@ -365,8 +365,8 @@ def combined(m: Model, C: Floats) -> tuple[Floats, Floats]:
     variance = np.maximum(np.einsum("kp,pq,kq->k", C, m.root_cov, C), 0.0)
     relative = np.zeros(len(variance))
     if m.uncertainty is not None:
-        spread = np.square(np.einsum("kp,npq,kq->nk", C, m.uncertainty.root, C)).sum(axis=0)
-        relative = spread / np.square(np.where(variance > 0.0, variance, 1.0))
+        spread = np.einsum("kp,npq,kq->nk", C, m.uncertainty.root, C) / np.where(variance > 0.0, variance, 1.0)
+        relative = np.square(spread).sum(axis=0)
     df = degrees_of_freedom(relative)
     if m.method == "pooled" and family_named(m.family).has_dispersion and "rows" in m.info:
         df = np.full(len(C), max(float(m.info["rows"] - len(m.terms)), 1.0))

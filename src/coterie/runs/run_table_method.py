@@ -14,7 +14,7 @@ from coterie.engines.client_work_and_state import BLOCK
 from coterie.engines.local_engines import local_engine
 from coterie.families import Family, family_named
 from coterie.methods.method import Method
-from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, in_table
+from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, in_table, in_unit
 from coterie.methods.registry import FITTED
 from coterie.numerics.arrays import Floats
 from coterie.objectives.glm import GLM
@@ -25,6 +25,9 @@ ALONE = "collaboration.fit:alone"
 """The function that stands for a main client's method where its own rows alone are to make a model."""
 ROWS_PER_BLOCK = 16_384
 """Enough work for a thread to be worth its start."""
+
+FAR = 1e30
+"""Outcomes beyond it, or below its inverse, are fitted in another unit."""
 
 STARTING: ContextVar[Callable[[], None]] = ContextVar("starting", default=lambda: None)
 """Called once table and options are checked, before the first method is fitted: who waits can be told what was read."""
@@ -76,7 +79,7 @@ def run(
         problem = replace(problem, tree=ClusterTree())
     if not method.turns:
         problem = replace(problem, basis=None)
-    clients = problem.in_basis(clients)
+    clients, problem, unit = in_other_units(problem.in_basis(clients), problem)
     here = None if method.flat else clients.clusters
     block = BLOCK if problem.family.is_quadratic else block_size(clients)
     where = dict(engine or {})
@@ -85,4 +88,18 @@ def run(
         fitted = method.fit(fed, problem, **taken)
     if problem.basis is not None:
         fitted = in_table(fitted, problem.basis.matrix)
-    return fitted, fed.ledger.as_dict()
+    return fitted if unit == 1.0 else in_unit(fitted, unit), fed.ledger.as_dict()
+
+
+def in_other_units(clients: Clients, problem: GroupedProblem) -> tuple[Clients, GroupedProblem, float]:
+    """Outcomes that may be any number, and are too large or small for powers of them, in a unit that is a power of 2.
+
+    All methods for them are linear in outcomes.
+    """
+    family, top = problem.family, max(float(np.abs(clients.y).max()), float(np.abs(clients.offset).max()))
+    if not family.any_number or 1.0 / FAR < top < FAR or not 0.0 < top < np.inf:
+        return clients, problem, 1.0
+    unit = float(np.exp2(np.rint(np.log2(top))))
+    if family.usual is not None and family.dispersion is not None:
+        problem = replace(problem, family=family.at(family.dispersion / unit**2))
+    return replace(clients, y=clients.y / unit, offset=clients.offset / unit), problem, unit
