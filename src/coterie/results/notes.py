@@ -177,7 +177,7 @@ def after(
     if "collaboration" in fitted.info:
         notes += with_collaborators(clients, fitted.info["collaboration"])
     if "training" in fitted.info:
-        notes += of_training(clients, fitted.info["training"])
+        notes += of_training(clients, name, fitted.info["training"])
     if "network" in fitted.info:
         notes += along_network(clients, fitted.info["network"])
     if not FITTED[name].learns or "strengths" in fitted.info:
@@ -302,14 +302,14 @@ def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
     return notes + list(c["uncovered"])
 
 
-def of_training(clients: Clients, t: Mapping[str, Any]) -> list[str]:
-    """How steps were chosen, whether models still moved at the end, and who was left out."""
+def of_training(clients: Clients, name: str, t: Mapping[str, Any]) -> list[str]:
+    """How steps of a method were chosen, whether models still moved at the end, and who was left out."""
     rounds, eta, notes = t["rounds"], t["options"].get("eta"), []
-    after = f"After {plural(rounds, 'round')}"
+    after = f"After {plural(rounds, 'round')} of {name},"
     if "eta" not in t["asked"]:
         notes.append(
-            f"Steps are as long as the smoothness of clients' losses allows (eta = {eta:.3g}), in columns in which all "
-            "rows together have curvature one."
+            f"Steps of {name} are as long as the smoothness of clients' losses allows (eta = {eta:.3g}), in columns in "
+            "which all rows together have curvature one."
         )
     if t["status"] != "finished":
         remedy = "leave eta out of rounds" if "eta" in t["asked"] else "give rounds a smaller eta"

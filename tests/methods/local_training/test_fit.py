@@ -214,7 +214,7 @@ def test_units_and_zeros_of_columns_change_nothing():
 def test_a_number_of_rounds_is_an_option_and_a_run_that_is_short_says_so():
     one, two = fit("ditto", 3), fit("ditto", {"rounds": 3})
     pd.testing.assert_frame_equal(one.client_coefficients, two.client_coefficients)
-    assert any("After 3 rounds models still moved" in note for note in one.notes)
+    assert any("After 3 rounds of ditto, models still moved" in note for note in one.notes)
     assert not any("still moved" in note for note in fit("ditto").notes)
     assert fit("async-l2gd", 50, gamma=5.0, alpha=0.4).settings["rounds"]["steps"] == 50
 
