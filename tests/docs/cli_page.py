@@ -15,6 +15,18 @@ Made from `coterie --help` and the help of its commands. Errors in the input are
 nothing is written then. `coterie --debug ...` shows where an unexpected error came from; `coterie --version` says which
 version it is.
 
+| Exit code | |
+|---|---|
+| 0 | What was asked for is done. |
+| 1 | An error nobody foresaw, memory that ran out, or a check of `coterie doctor` that fails. |
+| 2 | Something in the input or the call that the sentence says how to put right. |
+| 130 | Interrupted (Ctrl-C); a line says what was written. |
+| 141 | Whatever read the output went away, as `head` does. |
+
+With `--json` the output is one JSON document, in which a number that is not finite is null; all that is said goes to
+the error stream. A document stands before the error where something was found. `coterie --install-completion` lets the
+shell complete commands, options and the names of methods; a new shell knows them.
+
 A file that is there is replaced only if the same command wrote it and nobody changed it since, or with `--force`; never
 an input of the command. Digests of what commands write are kept in `~/.local/state/coterie` (`$XDG_STATE_HOME`).
 """

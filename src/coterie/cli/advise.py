@@ -13,8 +13,8 @@ from coterie.cli import fit_over_sites as sites
 from coterie.cli.declared_options import Force, new_file
 from coterie.cli.fit_and_compare import TableOrConfig, kind_of, reading
 from coterie.cli.outputs import check_table, write_table
-from coterie.cli.terminal import say, width
-from coterie.deployment.federation_toml import LONGEST, is_federation
+from coterie.cli.terminal import found, say, width
+from coterie.deployment.federation_toml import LONGEST
 from coterie.errors import CoterieError
 from coterie.methods.collaboration.options import Options
 from coterie.options import declared
@@ -51,7 +51,7 @@ def advise(
     main: For = None,
     name: sites.RunName = None,
     timeout: sites.RunTimeout = LONGEST,
-    as_json: sites.RunJson = False,
+    as_json: o.Json = False,
     out: Out = None,
     pairs: Pairs = None,
     force: Force = False,
@@ -62,8 +62,6 @@ def advise(
     if out is not None and pairs is not None and out.resolve() == pairs.resolve():
         raise CoterieError(f"--out and --pairs both name '{out}': they are two tables, so name two files.")
     advice = advised(context, table, main)
-    if as_json and is_federation(table):
-        return
     from coterie.report.tables import advice_table, collaborators_table, render_text
 
     tables = [collaborators_table(advice, main)] if main is not None else []
@@ -72,7 +70,9 @@ def advise(
         print(render_text(each, width()))
     for sentence in advice.sentences:
         say(sentence)
-    for path, frame in ((out, advice.clients.reset_index()), (pairs, advice.weights)):
+    clients = advice.clients.reset_index()
+    found(clients=clients, weights=advice.weights, sentences=advice.sentences)
+    for path, frame in ((out, clients), (pairs, advice.weights)):
         if path is not None:
             write_table(frame, path, "advise")
 
@@ -83,7 +83,7 @@ def advised(context: typer.Context, table: Path, main: str | None) -> Advice:
     from coterie.deployment.calls_over_sites import advice_in
     from coterie.deployment.coordinator.run_toml import advice_asked
 
-    kind = kind_of(context, table, {"main", "out", "pairs", "force"})
+    kind = kind_of(context, table, {"main", "out", "pairs", "force", "as_json"})
     if kind == "configuration":
         return advice_on(str(table))
     options = {name: context.params[name] for name in OPTIONS}

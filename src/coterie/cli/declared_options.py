@@ -47,6 +47,13 @@ def own_option(name: str, metavar: str | None, text: str, group: str | None = No
     return Option(name, metavar=metavar, help=text, rich_help_panel=group, **more)
 
 
+def complete_method(incomplete: str) -> list[str]:
+    """Names of methods that begin so, for a shell that completes them."""
+    from coterie.methods.registry import METHODS
+
+    return [name for name in METHODS if name.startswith(incomplete)]
+
+
 def new_file(name: str, metavar: str, text: str, group: str | None = None) -> Any:
     """One that names a file or folder to write."""
     return own_option(name, metavar, text, group, parser=place)
@@ -56,6 +63,10 @@ TABLES = "CSV, TSV (also .gz), Parquet, Feather or NPZ"
 TablePath = Annotated[Path, Argument(parser=place, metavar="TABLE", help=f"{TABLES}.")]
 ModelPath = Annotated[Path, Argument(parser=place, metavar="MODEL", help="The folder that 'coterie fit --out' wrote.")]
 Force = Annotated[bool, Option("--force", help="Replace files that coterie did not write.")]
+Json = Annotated[
+    bool,
+    Option("--json", help="Print what was found as one JSON document; what is said goes to the error stream."),
+]
 NaValue = Annotated[
     list[str] | None,
     own_option(
@@ -85,11 +96,13 @@ def flag(one: Declared) -> inspect.Parameter:
     default = one.default
     if default is None or (several and default is not inspect.Parameter.empty):
         typed, default = typed | None, None
+    completion: Any = {"autocompletion": complete_method} if one.name == "method" else {}
     option: Any = Option(
         _BOTH.get(one.name, f"--{one.name.replace('_', '-')}"),
         metavar=None if kind is bool else one.option.metavar or _METAVAR.get(get_origin(kind) or kind, "NAME"),
         help=text,
         rich_help_panel=one.option.group or None,
+        **completion,
     )
     return inspect.Parameter(
         one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[typed, option]

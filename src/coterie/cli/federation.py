@@ -14,8 +14,8 @@ import typer
 from coterie.cli import federation_members as members
 from coterie.cli import federation_setup as setup
 from coterie.cli import fit_over_sites as o
-from coterie.cli.declared_options import takes
-from coterie.cli.terminal import Group, say, width
+from coterie.cli.declared_options import Json, takes
+from coterie.cli.terminal import Group, found, say, width
 from coterie.errors import CoterieError, fitting, listed, plural
 from coterie.status_line import status as waiting
 
@@ -74,7 +74,7 @@ def check(
         bool, typer.Option("--unite", help="Add the sites' levels to the coordinator's schema, or make one of theirs.")
     ] = False,
     timeout: o.Timeout = 300.0,
-    as_json: o.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Ask every site for its clock, its versions and how its columns differ from those of others; no row moves."""
     from coterie.deployment import folders
@@ -86,13 +86,11 @@ def check(
     with folders.begun(home, run_id, described), waiting("Asking the sites ..."):
         engine.run(home, run_id, timeout)
     report = read_report(home, run_id)
-    if as_json:
-        print(json.dumps(asdict(report), indent=1, ensure_ascii=False))
-    else:
-        for line in report.lines():
-            say(line)
-        if len(report.versions) < len(report.sites) and (trouble := folders.trouble(engine, home)):
-            say(trouble)
+    found(**asdict(report))
+    for line in report.lines():
+        say(line)
+    if len(report.versions) < len(report.sites) and (trouble := folders.trouble(engine, home)):
+        say(trouble)
     if not report.sound:
         raise CoterieError("The federation is not ready: put right what is said above, and check again.")
 
@@ -107,7 +105,7 @@ def preview(
         int | None,
         typer.Option("--min-group", metavar="ROWS", help="Instead of what site.toml says; nothing is changed there."),
     ] = None,
-    as_json: o.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Show exactly what a fit would make this site send: names, shapes, bytes, rows covered. Nothing is sent."""
     from coterie.deployment import folders
@@ -116,20 +114,18 @@ def preview(
 
     home, run_toml = folders.site(folder), o.program(context)
     with waiting("Running it on this site's own rows ..."):
-        found = look(home, run_toml, run_program, min_group)
-    if as_json:
-        print(json.dumps(asdict(found), indent=1, ensure_ascii=False))
-    else:
-        show(found)
-    if found.ended and not any(item.answers for item in found.leaving):
-        raise CoterieError(f"Nothing would leave: {found.ended}")
-    if any(item.refused for item in found.leaving):
+        seen = look(home, run_toml, run_program, min_group)
+    found(**asdict(seen))
+    show(seen)
+    if seen.ended and not any(item.answers for item in seen.leaving):
+        raise CoterieError(f"Nothing would leave: {seen.ended}")
+    if any(item.refused for item in seen.leaving):
         raise CoterieError("This site refuses a part of the program: see above.")
-    if found.ended:
-        raise CoterieError(f"The program ended before its end: {found.ended}")
+    if seen.ended:
+        raise CoterieError(f"The program ended before its end: {seen.ended}")
 
 
-def show(found: Preview) -> None:
+def show(seen: Preview) -> None:
     """A table of what leaves, as wide as the terminal, and what a reader should know besides."""
     from rich.console import Console
     from rich.table import Table
@@ -137,7 +133,7 @@ def show(found: Preview) -> None:
     grid = Table(box=None, pad_edge=False)
     for title in ("answer to", "holds", "answers", "bytes", "covers"):
         grid.add_column(title, justify="right" if title in ("answers", "bytes", "covers") else "left", overflow="fold")
-    for item in found.leaving:
+    for item in seen.leaving:
         what = f"{item.kind} {item.work}".rstrip()
         holds = "\n".join(f"{name}: {shape}" for name, shape in item.values.items())
         covers = "" if item.covers is None else plural(item.covers, "row")
@@ -145,9 +141,9 @@ def show(found: Preview) -> None:
     Console(width=width(), markup=False, highlight=False).print(grid)
     print()
     say("Nothing was sent. The other sites were stand-ins with this site's rows, so that counts of answers may differ.")
-    if found.masked:
+    if seen.masked:
         say("Each 'total' leaves masked, with keys and shares beside it: others see sums of all sites only.")
-    for item in found.leaving:
+    for item in seen.leaving:
         for reason in dict.fromkeys(item.refused):
             say(f"Refused: {reason}")
 
@@ -155,12 +151,12 @@ def show(found: Preview) -> None:
 def _run_ahead(text: str) -> tuple[int, float]:
     try:
         exchanges, _, sampling = text.partition(":")
-        found = int(exchanges), float(sampling or 1.0)
+        ahead = int(exchanges), float(sampling or 1.0)
     except ValueError:
-        found = 0, 0.0
-    if not (found[0] >= 1 and 0.0 < found[1] <= 1.0):
+        ahead = 0, 0.0
+    if not (ahead[0] >= 1 and 0.0 < ahead[1] <= 1.0):
         raise typer.BadParameter(f"it is exchanges, or exchanges:sampling such as 30:0.1, not {text!r}.")
-    return found
+    return ahead
 
 
 def budget(
@@ -175,7 +171,7 @@ def budget(
         list[int] | None,
         typer.Option("--group", min=2, metavar="N", help="Also of so many together, such as all rows of a patient."),
     ] = None,
-    as_json: o.Json = False,
+    as_json: Json = False,
 ) -> None:
     """At a site with [privacy]: the epsilon that is spent, and what runs to come would spend. Nothing is charged."""
     from coterie.deployment import folders
@@ -188,9 +184,7 @@ def budget(
         raise CoterieError(f"Site '{member.name}' has no [privacy] in site.toml, so that sums of any cost leave it.")
     runs, sizes = runs or [], [1, *(groups or ())]
     answered, spent = guard.ahead(runs, sizes)
-    if as_json:
-        print(json.dumps({"epsilon": guard.budget, "answered": answered.tolist(), "groups": sizes, "spent": spent}))
-        return
+    found(epsilon=guard.budget, answered=answered.tolist(), groups=sizes, spent=spent)
     trust = "its own clients" if guard.clients is None else f"{guard.clients:,} clients, whom it trusts to add up"
     say(f"Site '{member.name}' hides every {guard.unit} by the noise of {trust}: multiplier {guard.noise:g}.")
     for k, costs in enumerate(spent):
@@ -203,28 +197,26 @@ def budget(
             break
 
 
-def status(folder: o.Either, as_json: o.Json = False) -> None:
+def status(folder: o.Either, as_json: Json = False) -> None:
     """Say who is connected, where the last run stands, who is missing since when, and who was left out and why."""
     from coterie.deployment import folders, logs
     from coterie.deployment.membership import Register
 
     home, config, engine = folders.opened(folder, either=True)
-    found: dict[str, Any] = {"federation": config.name, "engine": config.engine}
-    found["trouble"] = folders.trouble(engine, home)
-    found["certificate_ends"] = engine.ends(home)
-    found["revoked"] = Register.read(home).revoked
+    now: dict[str, Any] = {"federation": config.name, "engine": config.engine}
+    now["trouble"] = folders.trouble(engine, home)
+    now["certificate_ends"] = engine.ends(home)
+    now["revoked"] = Register.read(home).revoked
     try:
-        found |= engine.status(home)
+        now |= engine.status(home)
     except CoterieError as problem:  # of an ended certificate, an engine says that it cannot be reached
-        raise CoterieError(found["trouble"] or str(problem)) from problem
+        raise CoterieError(now["trouble"] or str(problem)) from problem
     try:
-        found["run"] = logs.read_status(folders.run_folder(home, None))
+        now["run"] = logs.read_status(folders.run_folder(home, None))
     except CoterieError:
-        found["run"] = None
-    if as_json:
-        print(json.dumps(found, indent=1, default=str, ensure_ascii=False))
-        return
-    for line in _standing(found):
+        now["run"] = None
+    found(**now)
+    for line in _standing(now):
         say(line)
 
 
@@ -234,7 +226,7 @@ def log(
         str | None, typer.Option("--name", metavar="RUN", help="At the coordinator: the run, by default the last.")
     ] = None,
     last: Annotated[int, typer.Option("--last", metavar="N", help="Only so many lines; 0 for all.")] = 0,
-    as_json: o.Json = False,
+    lines: Annotated[bool, typer.Option("--json", help="Print each line as JSON.")] = False,
 ) -> None:
     """Print the log: at the coordinator a line for each exchange, at a site one for each answer that left."""
     from coterie.deployment import folders, logs
@@ -246,7 +238,7 @@ def log(
     if not entries:
         say(f"Nothing is logged in {path} yet.")
     for entry in entries[-last:] if last else entries:
-        print(json.dumps(entry, ensure_ascii=False) if as_json else logs.words(entry))
+        print(json.dumps(entry, ensure_ascii=False) if lines else logs.words(entry))
 
 
 def watch(

@@ -24,7 +24,7 @@ from coterie.cli.outputs import (
     write_fit,
     write_table,
 )
-from coterie.cli.terminal import say, width
+from coterie.cli.terminal import found, say, width
 from coterie.deployment.federation_toml import LONGEST, is_federation
 from coterie.errors import CoterieError, plural
 from coterie.status_line import status
@@ -67,7 +67,7 @@ def fit(
     objective_option: sites.ObjectiveOption = None,
     name: sites.RunName = None,
     timeout: sites.RunTimeout = LONGEST,
-    as_json: sites.RunJson = False,
+    as_json: o.Json = False,
     summary: Summary = False,
     out: Annotated[
         Path | None, new_file("--out", "DIR", "Folder for the model and report.html; nothing is written without it.")
@@ -75,7 +75,7 @@ def fit(
     force: Force = False,
 ) -> None:
     """Find the best model for every client, and show that it is the best."""
-    kind = kind_of(context, table, {"out", "force", "methods", "summary", *nets.OWN})
+    kind = kind_of(context, table, {"out", "force", "methods", "summary", "as_json", *nets.OWN})
     if kind == "configuration" and of_nets(table):
         nets.fit_nets(table, methods, out, resume, strict, force)
         return
@@ -91,10 +91,7 @@ def fit(
     run, result = sites.run(context, table, asked)
     if result is None:
         return
-    if not as_json:
-        show(result, out, force, run / "result", summary)
-    elif out is not None:
-        write_fit(result, out, force)
+    show(result, out, force, run / "result", summary)
 
 
 @o.takes({name: one for name, one in OPTIONS.items() if name != "method"})
@@ -106,7 +103,7 @@ def compare(
     report: nets.Report = None,
     name: sites.RunName = None,
     timeout: sites.RunTimeout = LONGEST,
-    as_json: sites.RunJson = False,
+    as_json: o.Json = False,
     out: Annotated[
         Path | None, new_file("--out", "FILE", "Write the comparison as .csv or .parquet, with all its columns.")
     ] = None,
@@ -117,17 +114,17 @@ def compare(
         check_table(out, inputs(table, context.params["network"]), force, "compare")
     if report is not None:
         check_page(report, [table], force)
-    kind = kind_of(context, table, {"out", "force", "methods", "report"})
+    kind = kind_of(context, table, {"out", "force", "methods", "report", "as_json"})
     if kind == "configuration" and of_nets(table):
-        found = nets.compare_nets(table, methods)
+        trained = nets.compare_nets(table, methods)
         if out is not None:
-            write_table(found.table.reset_index(), out, "compare")
+            write_table(trained.table.reset_index(), out, "compare")
         if report is not None:
             from coterie.report.training_page import write_report
 
-            write_report(found, report)
+            write_report(trained, report)
             say(f"Report: {report}")
-        return nets.need_finite(found)
+        return nets.need_finite(trained)
     if context.params["splits"] == 0:
         raise CoterieError("A comparison needs at least one split.")
     asked = nets.names(methods) or ["auto"]
@@ -138,9 +135,8 @@ def compare(
     if result.comparison.empty:
         why = f"{result.reason} There is nothing to compare the methods on."
         raise CoterieError(result.notes[-1] if over_sites else why)
-    if not as_json:
-        print_comparison(result)
-        say_notes(result)
+    print_comparison(result)
+    say_notes(result)
     if out is not None:
         write_table(result.comparison.reset_index(), out, "compare")
     if report is not None:
@@ -159,8 +155,11 @@ def show(result: FitResult, out: Path | None, force: bool, lies: Path | None = N
     print()
     explain(result)
     print()
+    found(method=result.method, recommended=result.recommended, reason=result.reason)
     if summary:
-        print(f"{result.summary()}\n")
+        whole = result.summary()
+        print(f"{whole}\n")
+        found(coefficients=whole.coefficients, variances=whole.variances)
     if out is None and lies is not None:
         say(f"Model:  {lies}")
         say("Report: add --out DIR for it, or make it with 'coterie report'.")
@@ -169,6 +168,7 @@ def show(result: FitResult, out: Path | None, force: bool, lies: Path | None = N
     else:
         say(f"Model:  {out}")
         say(f"Report: {out / 'report.html'}")
+        found(model=out, report=out / "report.html")
     if result.merged is not None and result.merged.nunique() < len(result.merged):
         noun = one(result.model.client_name)
         where = "add --out DIR for the report, which" if out is None else "the report"
@@ -212,8 +212,8 @@ def fit_rows(context: typer.Context, kind: str, methods: list[str] | None) -> Fi
 def _fitted(*arguments: Any, methods: list[str] | None, **options: Any) -> FitResult:
     from coterie import api
 
-    found = api.compared(*arguments, methods=methods, **options) if methods else api.fit(*arguments, **options)
-    return cast("FitResult", found)
+    made = api.compared(*arguments, methods=methods, **options) if methods else api.fit(*arguments, **options)
+    return cast("FitResult", made)
 
 
 def of_nets(path: Path) -> bool:
@@ -269,6 +269,7 @@ def what_was_read(df: pd.DataFrame, table: Path, labels: list[str]) -> str:
 def print_comparison(result: FitResult) -> None:
     """The comparison as wide as the terminal, below an empty line."""
     print()
+    found(comparison=result.comparison.reset_index(), notes=result.notes)
     if result.comparison.empty:
         say("No methods were compared.")
         return

@@ -10,7 +10,7 @@ import typer
 
 from coterie.cli.declared_options import new_file, own_option
 from coterie.cli.outputs import OUTPUTS, check_folder, need_room, our_document, our_page
-from coterie.cli.terminal import say, width
+from coterie.cli.terminal import found, say, width
 from coterie.errors import CoterieError, listed
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def fit_nets(path: Path, methods: str | None, out: Path | None, resume: bool, st
         say("Nothing was written: add --out DIR for the models and their report.")
     else:
         say(f"Models: {out}")
+        found(models=out, report=out / "report.html")
         say(f"Report: {out / 'report.html'}")
     if result.run.trouble:
         raise CoterieError(f"{result.run.trouble} Take smaller steps, or look at that client's data.")
@@ -89,9 +90,9 @@ def trained(config: Config, methods: str | None, out: Path | None, resume: bool)
         raise
 
 
-def need_finite(found: TrainingComparison) -> None:
+def need_finite(trained: TrainingComparison) -> None:
     """Raise, after all was shown and written, for methods of which no client has a finite loss in any seed."""
-    if lost := [name for name, runs in found.runs.items() if not any(run.finite for run in runs)]:
+    if lost := [name for name, runs in trained.runs.items() if not any(run.finite for run in runs)]:
         raise CoterieError(
             f"The models of {listed(lost)} give no client a finite loss: take smaller steps (eta), scale the inputs, "
             "or look at what the model and the method give."
@@ -109,18 +110,19 @@ def compare_nets(path: Path, methods: str | None) -> TrainingComparison:
     from coterie.report.progress import Progress
 
     config = described(path, strict=False)
-    found = compare(config, names(methods) or config.compare or [config.method], lambda what: [Progress(what)])
-    show(found)
-    return found
+    trained = compare(config, names(methods) or config.compare or [config.method], lambda what: [Progress(what)])
+    show(trained)
+    return trained
 
 
-def show(found: TrainingComparison) -> None:
+def show(trained: TrainingComparison) -> None:
     """The table as wide as the terminal, and what a reader should know besides."""
     from coterie.report import training_page as page
     from coterie.report.tables import render_text
 
-    print(render_text(page.comparison_table(found), width()), end="")
+    print(render_text(page.comparison_table(trained), width()), end="")
     print()
-    say(page.headline(found))
-    for note in page.notes(found):
-        say(f"Note: {note}")
+    said, notes = page.headline(trained), list(page.notes(trained))
+    for sentence in (said, *(f"Note: {note}" for note in notes)):
+        say(sentence)
+    found(comparison=trained.table.reset_index(), best=trained.best, headline=said, notes=notes)

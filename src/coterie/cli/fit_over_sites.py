@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from typer import Option as Flag
 from coterie.cli import declared_options as o
 from coterie.cli.declared_options import own_option, place
 from coterie.cli.outputs import OUTPUTS
-from coterie.cli.terminal import say
+from coterie.cli.terminal import found, say
 from coterie.deployment.federation_toml import LONGEST
 from coterie.errors import CoterieError
 from coterie.options import declared
@@ -43,7 +42,6 @@ Either = Annotated[Path, Argument(parser=place, metavar="FOLDER", help="The coor
 _TIME: dict[str, Any] = {"metavar": "SECONDS", "callback": _seconds}
 _GIVE_UP = "When to give up; a run can go on later."
 Timeout = Annotated[float, Flag("--timeout", help=_GIVE_UP, **_TIME)]
-Json = Annotated[bool, Flag("--json", help="Print JSON, for other programs.")]
 Foreground = Annotated[bool, Flag("--foreground", help="Stay until it ends; Ctrl-C stops it.")]
 Objective = Annotated[
     str | None,
@@ -65,8 +63,7 @@ RunName = Annotated[
     own_option("--name", "RUN", "By default the method's with a number; one that is there goes on.", _PANEL),
 ]
 RunTimeout = Annotated[float, Flag("--timeout", help=_GIVE_UP, rich_help_panel=_PANEL, **_TIME)]
-RunJson = Annotated[bool, Flag("--json", help="Print a line of JSON for each exchange.", rich_help_panel=_PANEL)]
-OWN = {"objective", "objective_option", "name", "timeout", "as_json"}
+OWN = {"objective", "objective_option", "name", "timeout"}
 """Options that rows elsewhere have not."""
 NOT_HERE = {"na_value", "order_by", "split_by", "bytes_per_update", "engine"}
 """Options of a table that sites do not take."""
@@ -113,13 +110,11 @@ def carried(context: typer.Context, folder: Path, what: Mapping[str, Any]) -> Pa
     """The folder of a run of a program that was followed to its end."""
     from coterie.deployment.calls_over_sites import carried_out
 
-    as_json = context.params["as_json"]
-
     def go(engine: Any, home: Path, run_id: str, timeout: float) -> None:
         from coterie.deployment import logs
 
         try:
-            follow(engine, home, run_id, timeout, as_json)
+            follow(engine, home, run_id, timeout)
         except KeyboardInterrupt:
             place, again = home / "runs" / run_id, f"the same command with --name {run_id} shows it again"
             end = f"'coterie federation stop {shlex.quote(str(home))}' ends it"
@@ -132,12 +127,12 @@ def carried(context: typer.Context, folder: Path, what: Mapping[str, Any]) -> Pa
 
     params = context.params
     there = carried_out(folder, what, params["name"], params["timeout"], go)
-    if not as_json:
-        say(f"Run '{there.name}' has ended: its result is in {there / 'result'}.")
+    say(f"Run '{there.name}' has ended: its result is in {there / 'result'}.")
+    found(run=there.name, result=there / "result")
     return there
 
 
-def follow(engine: Any, home: Path, run_id: str, timeout: float = LONGEST, as_json: bool = False) -> None:
+def follow(engine: Any, home: Path, run_id: str, timeout: float = LONGEST) -> None:
     """Run to the end, and print a line for each exchange as it happens."""
     from threading import Event, Thread
 
@@ -154,12 +149,12 @@ def follow(engine: Any, home: Path, run_id: str, timeout: float = LONGEST, as_js
             last = ended.wait(_LOOK)
             entries = list(logs.read(path))
             quiet = quiet + 1 if len(entries) == seen else 0
-            if quiet == _QUIET and not as_json:
+            if quiet == _QUIET:
                 say(f"Nothing new in {_QUIET * _LOOK:.0f} s: sites are away, or have much to do. {who}")
             for entry in entries[seen:]:
-                if not as_json and entry.get("why") and entry.get("state") != logs.AGAIN:
+                if entry.get("why") and entry.get("state") != logs.AGAIN:
                     continue  # the error that the command ends with says it
-                print(json.dumps(entry, ensure_ascii=False) if as_json else logs.words(entry), flush=True)
+                print(logs.words(entry), flush=True)
             seen = len(entries)
 
     follower = Thread(target=watch, daemon=True)
@@ -169,3 +164,4 @@ def follow(engine: Any, home: Path, run_id: str, timeout: float = LONGEST, as_js
     finally:
         ended.set()
         follower.join()
+        found(exchanges=list(logs.read(path))[before:])

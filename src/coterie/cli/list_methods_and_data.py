@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ import typer
 from coterie.cli import declared_options as o
 from coterie.cli.declared_options import Force, new_file, place
 from coterie.cli.outputs import check_table, write_table
-from coterie.cli.terminal import Group, say, width
+from coterie.cli.terminal import Group, found, say, width
 from coterie.errors import CoterieError, nearest, plural
 from coterie.families import DEFAULT
 from coterie.methods.method import Method
@@ -33,7 +34,12 @@ COLUMNS = {
     for name in ("formula", "client", "cluster")
 }
 
-Name = Annotated[str | None, typer.Argument(metavar="NAME", help="A method, to see its options and its paper.")]
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME", help="A method, to see its options and its paper.", autocompletion=o.complete_method
+    ),
+]
 Model = Annotated[
     Literal["table", "torch"] | None,
     typer.Option("--model", help="Those for a table with a formula, or for a net; and why others are not."),
@@ -52,7 +58,12 @@ Table = Annotated[
 
 @o.takes(COLUMNS)
 def methods(
-    context: typer.Context, name: Name = None, model: Model = None, engine: Engine = None, table: Table = None
+    context: typer.Context,
+    name: Name = None,
+    model: Model = None,
+    engine: Engine = None,
+    table: Table = None,
+    as_json: o.Json = False,
 ) -> None:
     """List the methods: what each is, what it needs, what it runs on; or all about one of them."""
     if name is not None and name not in METHODS:
@@ -73,6 +84,8 @@ def methods(
         columns = ("method", "what it is", "for", "needs")
         rows = tuple((m.name, m.summary, runs_on(m), m.needs or "–") for m in shown)
         print(render_text(Lines("", columns, rows, texts=4), width()), end="")
+        found(methods=[dict(zip(columns, row, strict=True)) for row in rows])
+    found(not_here=wrong)
     for why in wrong.values():
         say(f"Not here: {why}")
 
@@ -100,12 +113,17 @@ def detail(method: Method) -> None:
     say(f"Paper: {method.paper}")
     say(f"Needs: {method.needs or 'nothing beside rows and their clients'}.")
     say(f"For: {runs_on(method)}. {' '.join(method.not_for.values())}")
-    for title, options in groups(method):
+    found(method=method.name, what=method.summary, paper=method.paper, needs=method.needs, runs_on=runs_on(method))
+    options: dict[str, dict[str, Any]] = {}
+    for title, inner in groups(method):
         print()
         say(f"{title}:")
-        for key, one in options.items():
+        for key, one in inner.items():
             default = method.defaults.get(key, one.default) if "net" in title else one.default
             say(f"  {key} ({one.allowed}; {shown(default)}): {one.option.text}", indent="    ")
+            known = {"allowed": one.allowed, "default": shown(default), "text": one.option.text}
+            options.setdefault(title, {})[key] = known
+    found(options=options)
 
 
 def groups(method: Method) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -133,7 +151,7 @@ DataName = Annotated[str, typer.Argument(metavar="NAME", help="A name that 'cote
 
 
 @app.command("list")
-def list_tables() -> None:
+def list_tables(as_json: o.Json = False) -> None:
     """List the tables that can be fetched."""
     from rich.console import Console
     from rich.table import Table
@@ -149,17 +167,19 @@ def list_tables() -> None:
     for entry in list_data():
         numbers = (f"{entry.rows:,}", f"{entry.clients:,}") if sizes else ()
         grid.add_row(entry.name, *numbers, entry.title)
+    found(tables=[asdict(entry) for entry in list_data()])
     Console(width=width(), markup=False, highlight=False).print(grid)
     print()
     say("'coterie data show NAME' says how to model a table.")
 
 
 @app.command()
-def show(name: DataName) -> None:
+def show(name: DataName, as_json: o.Json = False) -> None:
     """Say what a table is, and which commands model it."""
     from coterie.data.datasets import describe
 
     entry = describe(name)
+    found(**asdict(entry), commands=commands(entry))
     for line in str(entry).splitlines():
         say(line, indent=" " * 11)
     print("\nTo model it:")

@@ -13,14 +13,14 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from coterie.cli import advise, federation, fit_and_compare, list_methods_and_data, use_saved_results
+from coterie.cli import advise, doctor, federation, fit_and_compare, list_methods_and_data, use_saved_results
 from coterie.cli.outputs import OUTPUTS, interrupted
 from coterie.cli.terminal import Commands, complain
 from coterie.errors import CoterieError
 
 _SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 
-app = Commands(name="coterie", add_completion=False, rich_markup_mode="rich", context_settings=_SETTINGS)
+app = Commands(name="coterie", rich_markup_mode="rich", context_settings=_SETTINGS)
 COMMANDS: dict[Callable[..., None], str] = {
     fit_and_compare.fit: 'students.csv --formula "mAch ~ cses" --client school --cluster sector --out model',
     use_saved_results.predict: "model new_students.csv --interval 0.9 --out predictions.csv",
@@ -29,9 +29,10 @@ COMMANDS: dict[Callable[..., None], str] = {
     use_saved_results.report: "model --out report.html",
     use_saved_results.export: "trained --client 5 --to model.onnx",
     list_methods_and_data.methods: "--model torch",
+    doctor.doctor: "",
 }
 for command, example in COMMANDS.items():
-    app.command(epilog=f"Example: coterie {command.__name__} {example}")(command)
+    app.command(epilog=f"Example: coterie {command.__name__} {example}".rstrip())(command)
 app.add_typer(federation.app, name="federation")
 app.add_typer(list_methods_and_data.app, name="data")
 
@@ -60,8 +61,8 @@ def start(
 def main(arguments: Sequence[str] | None = None, commands: Commands = app, name: str = "coterie") -> None:
     """Run the command of this process, or of other arguments, and leave with its exit code.
 
-    It is 0; 1 for an error nobody foresaw; 2 for wrong input, said in one line; 130 when interrupted; 141 when the
-    reader of the output went away.
+    It is 0; 1 for an error nobody foresaw, and where `coterie doctor` finds one; 2 for wrong input, said in one line;
+    130 when interrupted; 141 when the reader of the output went away.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a label that the terminal cannot show is no reason to stop
@@ -82,8 +83,8 @@ def _run(arguments: list[str], commands: Commands, name: str) -> int:
             return _stopped(arguments)
     except (KeyboardInterrupt, typer.Abort):
         return _stopped(arguments)
-    except SystemExit:  # typer's own answer to a closed pipe
-        return CLOSED
+    except SystemExit as stop:  # typer's own answer to a shell that asks how words end, and (1) to a closed pipe
+        return CLOSED if stop.code == 1 else int(stop.code or 0)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
         return CLOSED

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from copy import copy
+from math import isfinite
 from typing import Any, TextIO, TypeVar
 
 import typer
@@ -20,8 +22,54 @@ F = TypeVar("F", bound=Callable[..., Any])
 _FALLBACK = (100, 24)  # columns and lines where there is no terminal
 
 
+DOCUMENT: dict[str, Any] = {}
+"""What a command found, which is all that it prints where ``--json`` is given."""
+
+
+def found(**values: Any) -> None:
+    """Put what a command found into its document."""
+    DOCUMENT.update(values)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: a frame is a list of its rows, and a number that is not finite is null."""
+    if hasattr(value, "to_dict"):
+        value = value.to_dict("records")
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [plain(inner) for inner in value]
+    if hasattr(value, "item"):  # a number of numpy's
+        value = value.item()
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    return value if value is None or isinstance(value, (str, int)) else str(value)
+
+
 class Command(TyperCommand):
-    """A command that refuses an option of one value that is given twice, where typer would take the last."""
+    """A command that refuses an option of one value that is given twice, where typer would take the last.
+
+    Where it has ``--json`` and that is given, its output is one document, and what it says goes to the error stream.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """As typer's; what was found before an error is printed, too."""
+        DOCUMENT.clear()
+        if not ctx.params.get("as_json"):
+            return super().invoke(ctx)
+        try:
+            with redirect_stdout(sys.stderr):
+                out = super().invoke(ctx)
+        except (CoterieError, typer.Exit):
+            self.document()
+            raise
+        self.document()
+        return out
+
+    def document(self) -> None:
+        """Print what was found."""
+        if DOCUMENT:
+            print(json.dumps(plain(DOCUMENT), indent=1, ensure_ascii=False), flush=True)
 
     def make_parser(self, ctx: Any) -> Any:
         """As typer's, but for options that are given twice."""

@@ -12,7 +12,7 @@ from coterie.cli import declared_options as o
 from coterie.cli.declared_options import Force, ModelPath, TablePath, load_model, new_file, own_option, place
 from coterie.cli.fit_and_compare import what_was_read
 from coterie.cli.outputs import check_folder, check_page, check_table, need_room, ours, wrote
-from coterie.cli.terminal import say
+from coterie.cli.terminal import found, say
 from coterie.errors import CoterieError, listed, nearest, plural
 from coterie.results.fit_options import Prediction
 from coterie.status_line import status
@@ -55,6 +55,7 @@ def predict(
     keep: Keep = None,
     na_value: o.NaValue = None,
     out: Out = None,
+    as_json: o.Json = False,
     force: Force = False,
 ) -> None:
     """Predict the rows of a table, in their order.
@@ -76,16 +77,22 @@ def predict(
         df, kept = read(table, result, keep or [], o.na_values(na_value))
     df = of_client(df, result.model, client)
     labels = [result.model.client_name, *(level.name for level in result.model.levels if level.name in df.columns)]
-    if out is not None or sys.stderr.isatty():
-        say(what_was_read(df, table, labels), error=out is None)
+    quiet = out is None and not as_json
+    if not quiet or sys.stderr.isatty():
+        say(what_was_read(df, table, labels), error=quiet)
     answers = result.predict(df, **{name: context.params[name] for name in OPTIONS})
     frame = beside(df, [result.model.client_name, *kept], answers)
     if out is not None:
         write_table(frame, out)
+        found(out=out)
+    elif as_json:
+        found(predictions=frame)
     else:
         frame.to_csv(sys.stdout, index=False)
-    for sentence in sentences(answers):
-        say(sentence, error=out is None)
+    said = list(sentences(answers))
+    found(rows=len(answers), sources=answers["source"].value_counts().to_dict(), sentences=said)
+    for sentence in said:
+        say(sentence, error=quiet)
     if out is not None:
         wrote("predict", out)
 
