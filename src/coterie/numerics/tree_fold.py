@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.numerics.arrays import Bools, Floats, Ints, kernel, reading
+from coterie.numerics.arrays import Bools, Floats, Ints, part, reading
 
 LANES = 8
 
 
-@kernel
+@part
 def _nodes(first: int, m: int, at: Ints) -> int:
     """The nodes of a group into ``at`` (LANES,); how many of them are new."""
     for i in range(LANES):
@@ -29,7 +29,7 @@ def _nodes(first: int, m: int, at: Ints) -> int:
     return min(LANES, m - first)
 
 
-@kernel
+@part
 def _load(packed: Floats, at: Ints, A: Floats) -> None:
     """Packed lower triangles of nodes ``at`` into A (p, p, LANES)."""
     c = 0
@@ -41,7 +41,7 @@ def _load(packed: Floats, at: Ints, A: Floats) -> None:
             c += 1
 
 
-@kernel
+@part
 def _load_rows(b: Floats, at: Ints, v: Floats) -> None:
     """Rows of nodes ``at`` into v (p, LANES)."""
     for r in range(v.shape[0]):
@@ -49,7 +49,7 @@ def _load_rows(b: Floats, at: Ints, v: Floats) -> None:
             v[r, i] = b[at[i], r]
 
 
-@kernel
+@part
 def _load_factors(L: Floats, which: Ints, at: Ints, F: Floats) -> None:
     """Every node's own factor into F (q, q, LANES)."""
     for r in range(F.shape[0]):
@@ -58,21 +58,19 @@ def _load_factors(L: Floats, which: Ints, at: Ints, F: Floats) -> None:
                 F[r, s, i] = L[which[at[i]], r, s]
 
 
-@kernel
-def _used(L: Floats) -> Bools:
-    """Entries (q, q) that are not zero in all factors: the others are skipped."""
+@part
+def _used(L: Floats, used: Bools) -> None:
+    """Mark entries (q, q) that are not zero in all factors: the others are skipped."""
     q = L.shape[1]
-    used = np.zeros((q, q), dtype=np.bool_)
     for g in range(L.shape[0]):
         for r in range(q):
             for s in range(q):
                 used[r, s] |= L[g, r, s] != 0.0
-    return used
 
 
-@kernel
-def _whiten(A: Floats, F: Floats, used: Bools, z: Ints, M: Floats, Y: Floats, logdet: Floats) -> None:
-    """M becomes the Cholesky factor R of I + L'AL, Y = R^-1 L'A (q, p), logdet = log|M|."""
+@part
+def _whiten(A: Floats, F: Floats, used: Bools, z: Ints, M: Floats, Y: Floats, logdet: Floats, product: Floats) -> None:
+    """M becomes the Cholesky factor R of I + L'AL, Y = R^-1 L'A (q, p), logdet = log|M|; product is scratch."""
     p, q = A.shape[0], z.shape[0]
     for a in range(q):
         for j in range(p):
@@ -92,8 +90,7 @@ def _whiten(A: Floats, F: Floats, used: Bools, z: Ints, M: Floats, Y: Floats, lo
                     for i in range(LANES):
                         M[a, c, i] += Y[a, z[k], i] * F[k, c, i]
     for i in range(LANES):
-        logdet[i] = 0.0
-    product = np.ones(LANES)
+        logdet[i], product[i] = 0.0, 1.0
     for a in range(q):
         for k in range(a):
             for i in range(LANES):
@@ -114,7 +111,7 @@ def _whiten(A: Floats, F: Floats, used: Bools, z: Ints, M: Floats, Y: Floats, lo
     _forward(M, Y)
 
 
-@kernel
+@part
 def _forward(M: Floats, Y: Floats) -> None:
     """Y <- R^-1 Y in place, R in the lower triangle of M, Y (q, columns, LANES)."""
     for a in range(Y.shape[0]):
@@ -127,7 +124,7 @@ def _forward(M: Floats, Y: Floats) -> None:
                 Y[a, j, i] /= M[a, a, i]
 
 
-@kernel
+@part
 def _whiten_rhs(b: Floats, F: Floats, used: Bools, z: Ints, M: Floats, v: Floats) -> None:
     """v = R^-1 L'b for b (p, LANES); v (q, 1, LANES)."""
     q = z.shape[0]
@@ -141,7 +138,7 @@ def _whiten_rhs(b: Floats, F: Floats, used: Bools, z: Ints, M: Floats, v: Floats
     _forward(M, v)
 
 
-@kernel
+@part
 def _drop(A: Floats, Y: Floats) -> None:
     """A <- A - Y'Y, both triangles."""
     for r in range(A.shape[0]):
@@ -153,7 +150,7 @@ def _drop(A: Floats, Y: Floats) -> None:
                 A[s, r, i] = A[r, s, i]
 
 
-@kernel
+@part
 def _drop_rhs(b: Floats, Y: Floats, v: Floats) -> None:
     """b <- b - Y'v."""
     for r in range(b.shape[0]):
@@ -172,15 +169,17 @@ def fold(A: Floats, b: Floats, L: Floats, which: Ints, z: Ints) -> tuple[Floats,
     m, p = b.shape
     q = z.shape[0]
     A1, b1, drop, logdet = np.empty_like(A), np.empty_like(b), np.empty(m), np.empty(m)
-    at, used = np.empty(LANES, dtype=np.int64), _used(L)
+    at, used = np.empty(LANES, dtype=np.int64), np.zeros((q, q), dtype=np.bool_)
     full, rhs, F = np.empty((p, p, LANES)), np.empty((p, LANES)), np.empty((q, q, LANES))
-    M, Y, v, logs = np.empty((q, q, LANES)), np.empty((q, p, LANES)), np.empty((q, 1, LANES)), np.empty(LANES)
+    M, Y, v = np.empty((q, q, LANES)), np.empty((q, p, LANES)), np.empty((q, 1, LANES))
+    logs, e = np.empty(LANES), np.empty(LANES)
+    _used(L, used)
     for first in range(0, m, LANES):
         new = _nodes(first, m, at)
         _load(A, at, full)
         _load_rows(b, at, rhs)
         _load_factors(L, which, at, F)
-        _whiten(full, F, used, z, M, Y, logs)
+        _whiten(full, F, used, z, M, Y, logs, e)
         _whiten_rhs(rhs, F, used, z, M, v)
         _drop(full, Y)
         _drop_rhs(rhs, Y, v)
@@ -198,11 +197,14 @@ def fold(A: Floats, b: Floats, L: Floats, which: Ints, z: Ints) -> tuple[Floats,
     return A1, b1, drop, logdet
 
 
-@kernel
-def _posterior(Y: Floats, F: Floats, z: Ints, M: Floats, C: Floats, W: Floats, Q: Floats, S: Floats) -> None:
-    """S = L M^-1 L' + Q C Q' with Q = I - L M^-1 L'A: covariance of a node given its parent's, C (p, p, LANES)."""
+@part
+def _posterior(Y: Floats, F: Floats, z: Ints, M: Floats, C: Floats, W: Floats, Q: Floats, S: Floats, T: Floats) -> None:
+    """S = L M^-1 L' + Q C Q' with Q = I - L M^-1 L'A: covariance given the parent's, C (p, p, LANES); T is scratch."""
     p, q = C.shape[0], z.shape[0]
-    W[:] = 0.0
+    for a in range(q):
+        for j in range(p):
+            for i in range(LANES):
+                W[a, j, i] = 0.0
     for k in range(q):
         for a in range(q):
             for i in range(LANES):
@@ -215,9 +217,10 @@ def _posterior(Y: Floats, F: Floats, z: Ints, M: Floats, C: Floats, W: Floats, Q
             for a in range(q):
                 for i in range(LANES):
                     Q[r, s, i] -= W[a, r, i] * Y[a, s, i]
-    T = np.zeros((p, LANES))
     for r in range(p):
-        T[:] = 0.0
+        for s in range(p):
+            for i in range(LANES):
+                T[s, i] = 0.0
         for k in range(p):
             for s in range(p):
                 for i in range(LANES):
@@ -244,11 +247,12 @@ def unfold(
     m, p = b.shape
     q = z.shape[0]
     theta, u, S = np.empty((m, p)), np.empty((m, q)), np.empty((m, A.shape[1]))
-    at, above, used = np.empty(LANES, dtype=np.int64), np.empty(LANES, dtype=np.int64), _used(L)
+    at, above, used = np.empty(LANES, dtype=np.int64), np.empty(LANES, dtype=np.int64), np.zeros((q, q), dtype=np.bool_)
     full, rhs, F = np.empty((p, p, LANES)), np.empty((p, LANES)), np.empty((q, q, LANES))
     M, Y, v, logs = np.empty((q, q, LANES)), np.empty((q, p, LANES)), np.empty((q, 1, LANES)), np.empty(LANES)
     Cj, here, Sj = np.empty((p, p, LANES)), np.empty((p, LANES)), np.empty((p, p, LANES))
-    W, Q = np.empty((q, p, LANES)), np.empty((p, p, LANES))
+    W, Q, e = np.empty((q, p, LANES)), np.empty((p, p, LANES)), np.empty(LANES)
+    _used(L, used)
     for first in range(0, m, LANES):
         new = _nodes(first, m, at)
         for i in range(LANES):  # arrays set to others take numba's texts about shapes along, seconds to compile
@@ -258,7 +262,7 @@ def unfold(
         _load_factors(L, which, at, F)
         _load(C, above, Cj)
         _load_rows(w, above, here)
-        _whiten(full, F, used, z, M, Y, logs)
+        _whiten(full, F, used, z, M, Y, logs, e)
         _whiten_rhs(rhs, F, used, z, M, v)
         for a in range(q):
             for j in range(p):
@@ -274,7 +278,7 @@ def unfold(
             for a in range(q):
                 for i in range(LANES):
                     here[z[k], i] += F[k, a, i] * v[a, 0, i]
-        _posterior(Y, F, z, M, Cj, W, Q, Sj)
+        _posterior(Y, F, z, M, Cj, W, Q, Sj, rhs)
         for i in range(new):
             c = 0
             for r in range(p):
@@ -313,10 +317,11 @@ def scores(
     m, p = b.shape
     q = z.shape[0]
     expected, observed = np.empty((m, q * (q + 1) // 2)), np.empty((m, q * (q + 1) // 2))
-    at, above, used = np.empty(LANES, dtype=np.int64), np.empty(LANES, dtype=np.int64), _used(L)
+    at, above, used = np.empty(LANES, dtype=np.int64), np.empty(LANES, dtype=np.int64), np.zeros((q, q), dtype=np.bool_)
     full, g, t, F = np.empty((p, p, LANES)), np.empty((p, LANES)), np.zeros((p, LANES)), np.empty((q, q, LANES))
     M, Y, v, logs = np.empty((q, q, LANES)), np.empty((q, p, LANES)), np.empty((q, 1, LANES)), np.empty(LANES)
     Cj, here, T, e = np.empty((p, p, LANES)), np.empty((p, LANES)), np.empty((p, LANES)), np.empty(LANES)
+    _used(L, used)
     for first in range(0, m, LANES):
         new = _nodes(first, m, at)
         for i in range(LANES):  # arrays set to others take numba's texts about shapes along, seconds to compile
@@ -324,7 +329,7 @@ def scores(
         _load(A, at, full)
         _load_factors(L, which, at, F)
         _load(C, above, Cj)
-        _whiten(full, F, used, z, M, Y, logs)
+        _whiten(full, F, used, z, M, Y, logs, e)
         _load_rows(b, at, g)
         _load_rows(w, above, here)
         _whiten_rhs(g, F, used, z, M, v)
@@ -339,7 +344,9 @@ def scores(
             _subtract(full, here, t)
         c = 0
         for r in range(q):
-            T[:] = 0.0
+            for s in range(p):
+                for i in range(LANES):
+                    T[s, i] = 0.0
             for k in range(p):
                 for s in range(p):
                     for i in range(LANES):
@@ -358,7 +365,7 @@ def scores(
     return expected, observed
 
 
-@kernel
+@part
 def _subtract(A: Floats, x: Floats, g: Floats) -> None:
     """g <- g - A x."""
     for r in range(g.shape[0]):

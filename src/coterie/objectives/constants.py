@@ -13,13 +13,13 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.likelihoods import most_curved
-from coterie.numerics.arrays import Bools, Floats, Ints, frozen, full, kernel, pack, reading
+from coterie.numerics.arrays import Bools, Floats, Ints, frozen, full, kernel, pack, part, reading
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
 from coterie.objectives.row_kernels import Data, row_derivatives
 
 SAFETY = 2.0  # how far the curvature of a row may rise above the largest between the ends of a run
-_most_curved = kernel(most_curved)
+_most_curved = part(most_curved)
 BLOCK = 1024  # clients whose matrices are unpacked at a time
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.likelihoods import Kind, derivatives
-from coterie.numerics.arrays import Floats, Ints, inlined, kernel, reading
+from coterie.numerics.arrays import Floats, Ints, inlined, kernel, part, reading
 from coterie.numerics.keyed_random import key, whole
 
 Data = tuple[Kind, Floats, Floats, Floats, Floats, Ints, Ints]
@@ -22,10 +22,10 @@ Keys = npt.NDArray[np.uint64]
 SOFTMAX = -1
 """The code of multinomial losses, beside those of families: y are classes, and there is no offset."""
 
-row_derivatives = kernel(derivatives)
+row_derivatives = part(derivatives)
 
 
-@kernel
+@part
 def predictors(X: Floats, r: int, theta: Floats, z: Floats) -> None:
     """z (K,) = the linear predictors of row r: the coefficient of column j for class c is number ``j K + c``."""
     K = z.shape[0]
@@ -37,10 +37,13 @@ def predictors(X: Floats, r: int, theta: Floats, z: Floats) -> None:
                 z[c] += x * theta[j * K + c]
 
 
-@kernel
+@part
 def probabilities(z: Floats, label: int) -> float:
     """Turn linear predictors into probabilities; minus the logarithm of the label's."""
-    top, total, own = float(z.max()), 0.0, float(z[label])
+    top, total, own = float(z[0]), 0.0, float(z[label])
+    for c in range(1, z.shape[0]):
+        if z[c] > top:
+            top = float(z[c])
     for c in range(z.shape[0]):
         z[c] = np.exp(z[c] - top)
         total += z[c]
@@ -49,7 +52,7 @@ def probabilities(z: Floats, label: int) -> float:
     return top - own + float(np.log(total))
 
 
-@kernel
+@part
 def _add_softmax_row(X: Floats, y: Floats, r: int, theta: Floats, scale: float, z: Floats, g: Floats) -> None:
     K, label = z.shape[0], int(y[r])
     predictors(X, r, theta, z)
@@ -62,7 +65,7 @@ def _add_softmax_row(X: Floats, y: Floats, r: int, theta: Floats, scale: float, 
                 g[j * K + c] += t * z[c]
 
 
-@kernel
+@part
 def _add_glm_row(
     family: Kind, X: Floats, y: Floats, offset: Floats, r: int, theta: Floats, scale: float, g: Floats
 ) -> None:
@@ -74,7 +77,7 @@ def _add_glm_row(
         g[j] += s * X[r, j]
 
 
-@kernel
+@part
 def add_row(data: Data, r: int, theta: Floats, scale: float, z: Floats, g: Floats) -> None:
     """g += scale times the gradient of row r's loss, without its weight and ridge; z (classes,) is scratch."""
     family, X, y, offset, _, _, _ = data
