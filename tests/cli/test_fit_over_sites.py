@@ -14,6 +14,6 @@ def test_the_operator_reads_why_a_run_goes_on_in_a_new_job(tmp_path, capsys):
         log.end("failed", "NVFlare ended the job.")
         log.end(logs.AGAIN, "Without the job: north.")
 
-    sites.follow(SimpleNamespace(run=run), tmp_path, "r", 10.0, as_json=False)
+    sites.follow(SimpleNamespace(run=run), tmp_path, "r", 10.0)
     said = capsys.readouterr().out
     assert f"{logs.AGAIN}: Without the job: north." in said and "failed" not in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from types import SimpleNamespace
 
@@ -145,7 +146,9 @@ def test_the_command_shows_what_it_shows_of_a_table_and_keeps_it(place, tmp_path
     assert ran.code == 0, ran.err
     assert pd.read_csv(tmp_path / "c.csv")["method"].tolist() == kept.comparison.index.tolist()
     ran = command("fit", *asked, "--json")
-    assert ran.code == 0 and all(line.startswith("{") for line in ran.out.splitlines())
+    found = json.loads(ran.out)
+    assert ran.code == 0 and [row["method"] for row in found["comparison"]] == kept.comparison.index.tolist()
+    assert found["exchanges"] and found["recommended"] == kept.recommended
 
 
 def test_a_run_that_sites_keep_and_the_coordinator_does_not_needs_another_name(place):
