@@ -231,8 +231,11 @@ def reading(params: dict[str, Any], doing: str) -> Iterator[pd.DataFrame]:
     split_by = [params["split_by"]] if params.get("split_by") is not None else []
     with status("Reading the table ..."):
         from coterie.data.table_files import read_table
+        from coterie.numerics.arrays import kept
+        from coterie.objectives.row_kernels import totals
         from coterie.runs.run_table_method import STARTING
 
+        first = "" if kept(totals)[1] else "Compiling kernels, once on this machine; then: "
         df = read_table(params["table"], [*labels, *split_by], o.na_values(params["na_value"]))
         df.attrs.setdefault("coterie", {})["source"] = str(params["table"])
     stream = sys.stdout  # before anything that moves on a terminal takes its place
@@ -243,7 +246,7 @@ def reading(params: dict[str, Any], doing: str) -> Iterator[pd.DataFrame]:
 
     token = STARTING.set(starting)
     try:
-        with status(doing):
+        with status(first + doing):
             yield df
     finally:
         STARTING.reset(token)

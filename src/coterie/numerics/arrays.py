@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, cached_property, update_wrapper, wraps
 from math import isqrt
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -83,6 +84,12 @@ class Part(Kernel):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.within, name)
+
+
+def kept(of: Any) -> tuple[Path, bool]:
+    """Where what is compiled of a kernel is kept, and whether it is there; numba's RuntimeError for no such place."""
+    place = Path(of.compiled.stats.cache_path)
+    return place, any(place.glob(f"*.{of.function.__qualname__}-*.nbi"))
 
 
 def kernel(function: F) -> F:
