@@ -35,12 +35,12 @@ def plain(value: Any) -> Any:
     """A value as JSON has it: a frame is a list of its rows, and a number that is not finite is null."""
     if hasattr(value, "to_dict"):
         value = value.to_dict("records")
+    elif hasattr(value, "tolist"):  # of numpy
+        value = value.tolist()
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple, set)):
         return [plain(inner) for inner in value]
-    if hasattr(value, "item"):  # a number of numpy's
-        value = value.item()
     if isinstance(value, float):
         return value if isfinite(value) else None
     return value if value is None or isinstance(value, (str, int)) else str(value)
