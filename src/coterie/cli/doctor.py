@@ -131,4 +131,4 @@ def largest_likelihood(y: Floats) -> float:
     m, n = y.shape
     within = float(((y - y.mean(1, keepdims=True)) ** 2).sum()) / (m * (n - 1))
     between = n * float(((y.mean(1) - y.mean()) ** 2).sum()) / m
-    return -0.5 * (m * n * (np.log(2.0 * np.pi) + 1.0) + m * (n - 1) * np.log(within) + m * np.log(between))
+    return float(-0.5 * (m * n * (np.log(2.0 * np.pi) + 1.0) + m * (n - 1) * np.log(within) + m * np.log(between)))

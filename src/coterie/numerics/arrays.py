@@ -37,11 +37,11 @@ class Kernel:
 
     def made(self, **how: Any) -> Any:
         """What numba makes of it in a way of compiling it."""
-        from numba import njit
+        import numba
 
         _compilations()
-        how = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True} | self.how | how
-        return njit(**how)(self.function)
+        njit: Any = numba.njit  # whose stubs know not all options
+        return njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True, **self.how, **how)(self.function)
 
     def __call__(self, *arguments: Any) -> Any:
         """What the function gives, compiled."""
