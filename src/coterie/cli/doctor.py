@@ -111,13 +111,13 @@ def fitted() -> dict[str, Any]:
     """A fit of clients with as many rows each, whose largest likelihood is known in closed form."""
     import pandas as pd
 
-    import coterie
+    from coterie import api
 
     i = np.arange(CLIENTS * ROWS)
     df = pd.DataFrame({"who": i // ROWS, "y": np.cos(2.3 * (i // ROWS)) + np.sin(9.1 * i + 0.3)})
     since = perf_counter()
     try:
-        got = coterie.fit(df, "y ~ 1", client="who", method="hierarchical", reml=False, splits=0)
+        got = api.fit(df, "y ~ 1", client="who", method="hierarchical", reml=False, splits=0)
     except CoterieError as problem:
         return checked("self-test", str(problem), False)
     known, value = largest_likelihood(df["y"].to_numpy().reshape(CLIENTS, ROWS)), got.log_likelihood
