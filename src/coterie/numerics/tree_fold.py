@@ -344,9 +344,7 @@ def scores(
             _subtract(full, here, t)
         c = 0
         for r in range(q):
-            for s in range(p):
-                for i in range(LANES):
-                    T[s, i] = 0.0
+            T[:] = 0.0
             for k in range(p):
                 for s in range(p):
                     for i in range(LANES):
