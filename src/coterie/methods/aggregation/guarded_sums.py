@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.federation import By, Federation, PerRow, Ragged, Sums, To, Work
+from coterie.federation import By, Check, Federation, PerRow, Ragged, Sums, To, Work
 from coterie.methods.aggregation.rules import Aggregator, Received, State
 from coterie.methods.stepwise import LARGEST
 from coterie.numerics import keyed_random
@@ -60,11 +60,21 @@ class Guarded(WrappedFederation):
         self.units, self.participation, self.seed = units, participation, seed
         self.state: State = {"quarantined": np.zeros(len(fed.clients), dtype=np.int64)} | state
 
-    def total(self, work: Work, /, to: To = None, by: By = None, groups: int | None = None, **message: Any) -> Sums:
+    def total(
+        self,
+        work: Work,
+        /,
+        to: To = None,
+        by: By = None,
+        groups: int | None = None,
+        *,
+        check: Check | None = None,
+        **message: Any,
+    ) -> Sums:
         """Sums ``g`` (2 M, d) and ``weight`` (2 M,) within groups, each main request alone and the others of each.
 
         Where gradients are looked at one by one, ``g`` is their aggregate, and ``weight`` 1, or 0 where there is none.
-        A CoterieError where sums cannot be formed and nobody is to blame.
+        A CoterieError where sums cannot be formed and nobody is to blame. Gradients are judged here: ``check`` is not.
         """
         if by is None or isinstance(by, str) or not groups or groups % 2:
             raise CoterieError("Guarded gradients have two groups for each main client: give `by` and `groups`.")
