@@ -249,9 +249,11 @@ def explore(fed: Federation, search: Deviance, L: list[Floats], s: Solution, sig
     told: dict[str, Any] = _sent("here", here)
     tried = dict(enumerate(axes(setup.z, search.structures, L, s.swept.A, scores, chosen)))
     found = _points(fed, search, here, {f"axis{k}-": axis for k, axis in tried.items()}, turn)
+    rises = {name: np.array([one.deviance, two.deviance]) - here.deviance for name, (_, one, two) in found.items()}
+    weighed = {name: (axis.weights(rises[name]), one, two) for name, (axis, one, two) in found.items()}
     if setup.family.unsure > 0.0:
-        found["dispersion-"] = _dispersed(fed, search, here, turn)
-    for name, (weights, one, two) in found.items():
+        weighed["dispersion-"] = _dispersed(fed, search, here, turn)
+    for name, (weights, one, two) in weighed.items():
         told |= _sent(name + POINTS[0], one) | _sent(name + POINTS[1], two) | {f"{name}:weights": per_cluster(weights)}
         mean = weights.mean(axis=0, keepdims=True)
         for k in range(len(added)):
@@ -265,7 +267,7 @@ def explore(fed: Federation, search: Deviance, L: list[Floats], s: Solution, sig
             each = weights if len(weights) == len(Dk) else mean
             more[k] += each[:, 0, None, None] * D1 + each[:, 1, None, None] * D2
             G[k].append(directions(D1.mean(axis=0), D2.mean(axis=0), mean[0]))
-    require_all_replies(fed.total(add_axes, z=setup.z, joint=joint, metric=metric, axes=" ".join(found), **told))
+    require_all_replies(fed.total(add_axes, z=setup.z, joint=joint, metric=metric, axes=" ".join(weighed), **told))
     q, p = len(setup.z), setup.p
     stacked = [np.concatenate([np.zeros((0, k, k)), *g]) for g, k in zip(G, [q] * len(D) + [p], strict=True)]
     sizes = [with_added(here.level(k)[1], extra) @ metric for k, extra in enumerate(added)]
@@ -277,9 +279,9 @@ def explore(fed: Federation, search: Deviance, L: list[Floats], s: Solution, sig
 
 def _points(
     fed: Federation, search: Deviance, here: Point, tried: dict[str, Axis], turn: Floats
-) -> dict[str, tuple[Floats, Point, Point]]:
-    """Weights of axes at whose points the deviance does not rise beyond all bounds, and the tree there, by name."""
-    found: dict[str, tuple[Floats, Point, Point]] = {}
+) -> dict[str, tuple[Axis, Point, Point]]:
+    """Axes that have points at which the deviance does not rise beyond all bounds, and the tree there, by name."""
+    found: dict[str, tuple[Axis, Point, Point]] = {}
     for more in reversed(range(TRIES)):
         asked = {
             name + k: partial(_at, search=search, here=here, axis=axis, k=int(k), turn=turn)
@@ -294,7 +296,7 @@ def _points(
             if rise.min() > FAR and more:
                 again[name] = axis.nearer()
             elif np.isfinite(rise).all() and rise.min() <= FAR:
-                found[name] = axis.weights(rise), one, two
+                found[name] = axis, one, two
         tried = again
         if not tried:
             break
@@ -302,7 +304,7 @@ def _points(
 
 
 def _dispersed(fed: Federation, search: Deviance, here: Point, turn: Floats) -> tuple[Floats, Point, Point]:
-    """The same of the dispersion, whose logarithm is about normal: the tree one standard deviation below and above."""
+    """Weights of the dispersion, whose logarithm is about normal; the tree one standard deviation below and above."""
     from coterie.methods.tree.dispersion import InFamily  # which searches by what is here
 
     family = search.setup.family
@@ -312,8 +314,7 @@ def _dispersed(fed: Federation, search: Deviance, here: Point, turn: Floats) -> 
         other = replace(search, setup=replace(search.setup, family=known))
         return _with(InFamily(fed, known), other, here.L, here, turn)
 
-    signs = zip(POINTS, (-1.0, 1.0), strict=True)
-    one, two = in_step(fed, {f"dispersion-{k}": partial(at, sign=sign) for k, sign in signs}).values()
+    one, two = in_step(fed, {f"dispersion-{k}": partial(at, sign=2.0 * int(k) - 3.0) for k in POINTS}).values()
     return correlation_weights(family.unsure, family.unsure**2)[None], one, two
 
 
