@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws, Walk
+from coterie.objectives.mean_loss import value_and_accuracy
 
 Make = Callable[[npt.NDArray[np.uint64], Ints], Any]
 
@@ -54,6 +55,10 @@ class GeneratedRows:
     def accuracy(self, theta: Floats) -> Floats:
         """Share of every client's weight that is classified rightly (m,)."""
         return np.asarray(self.made().accuracy(theta))
+
+    def value_and_accuracy(self, theta: Floats) -> Floats:
+        """Both (m, 2), of rows that are made once."""
+        return value_and_accuracy(self.made(), theta)
 
     def gradient(self, theta: Floats) -> Floats:
         """Gradients (m, d) of the losses."""

@@ -90,6 +90,13 @@ def value(objective: Any, theta: Floats) -> Floats:
     return np.asarray(objective.value(theta) / np.where(weight > 0.0, weight, 1.0))
 
 
+def value_and_accuracy(objective: Any, theta: Any) -> Floats:
+    """Losses, not their means, and shares of what is classified rightly (m, 2); nets pass their rows once for both."""
+    if hasattr(objective, "value_and_accuracy"):
+        return np.asarray(objective.value_and_accuracy(theta))
+    return np.stack([objective.value(theta), objective.accuracy(theta)], axis=1)
+
+
 def expand(objective: Any, theta: Floats) -> tuple[Floats, Floats, Floats]:
     """Value (m,), gradient (m, d) and packed Hessian (m, P) of the mean losses at every client's theta (m, d).
 

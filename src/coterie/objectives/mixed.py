@@ -74,7 +74,12 @@ class Mixed:
 
     def accuracy(self, theta: Any) -> Floats:
         """Share of every client's weight that is classified rightly (m,)."""
-        return self._gathered([part.accuracy(_rows(theta, rows, part)) for rows, part in self.kinds()])
+        return self.value_and_accuracy(theta)[:, 1]
+
+    def value_and_accuracy(self, theta: Any) -> Floats:
+        """Both (m, 2)."""
+        found = (mean_loss.value_and_accuracy(part, _rows(theta, rows, part)) for rows, part in self.kinds())
+        return self._gathered(list(found))
 
     def predict(self, theta: Any) -> npt.NDArray[Any]:
         """What every row's own model says of it, client after client."""

@@ -113,10 +113,15 @@ class WideModels(ABC):
 
     def accuracy(self, theta: npt.ArrayLike) -> Floats:
         """Share of every client's weight that is classified rightly (m,)."""
+        return self.value_and_accuracy(theta)[:, 1]
+
+    def value_and_accuracy(self, theta: npt.ArrayLike) -> Floats:
+        """Both (m, 2), from one pass."""
         p, y = self._means(theta), self.of.targets()
         found = p.argmax(axis=1) if self.loss == "cross_entropy" else (p > 0.5).reshape(y.shape)
         hit = found == (y if self.loss == "cross_entropy" else y > 0.5)
-        return weighted_means(self.of, hit.reshape(len(y), -1).mean(axis=1))
+        right = weighted_means(self.of, hit.reshape(len(y), -1).mean(axis=1))
+        return np.stack([weighted_sums(self.of, self.losses_of(p)), right], axis=1)
 
     def walk(self, theta: Floats, by: Walk) -> Floats:
         """No step is taken: what a rule reads has no gradient of its own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.client_models import by_block, finite
-from coterie.objectives.mean_loss import sizes
+from coterie.objectives.mean_loss import sizes, value_and_accuracy
 from coterie.objectives.mixed import kinds
 from coterie.objectives.parameters import has_finite_gradient
 from coterie.runs.metrics import LOSS, METRICS, Answers, Measured, measure, of_sums
@@ -75,15 +75,19 @@ class Scores:
             judged &= finite(theta)
         found: dict[str, Measured] = {}
         with np.errstate(over="ignore", invalid="ignore"):
-            loss = np.where(weight > 0.0, np.asarray(_each(held, "value", theta), dtype=np.float64) / safe, np.nan)
+            score = None
+            if rule.score and rule.score not in metrics:  # both in one pass
+                total, score = _each(held, theta, value_and_accuracy).T
+                score = np.where(judged, score, np.nan)
+            else:
+                total = np.asarray(_each(held, theta, lambda part, models: part.value(models)), dtype=np.float64)
+            loss = np.where(weight > 0.0, total / safe, np.nan)
             if asked := [name for name in metrics if name != LOSS]:
                 owner = np.repeat(np.arange(len(weight)), counts(held))
-                outputs, w = np.asarray(_each(held, "outputs", theta)), held.row_weights()
-                answers = Answers(y, outputs, w, owner, len(weight), positive)
+                outputs = np.asarray(_each(held, theta, lambda part, models: part.outputs(models)))
+                answers = Answers(y, outputs, held.row_weights(), owner, len(weight), positive)
                 found = measure(asked, answers, judged, (weight > 0.0) & ~judged)
-            score = found[rule.score].clients if rule.score in found else None
-            if rule.score and score is None:
-                score = np.where(judged, _each(held, "accuracy", theta), np.nan)
+                score = found[rule.score].clients if rule.score in found else score
         out = cls(loss, score, weight, rule, found)
         if score is None:
             return out
@@ -174,13 +178,13 @@ def counts(held: Any) -> Ints:
     return out
 
 
-def _each(held: Any, name: str, theta: Any) -> Any:
-    """What a method of an objective says of models, some clients at a time where there are many numbers."""
+def _each(held: Any, theta: Any, says: Callable[[Any, Any], Any]) -> Any:
+    """What an objective says of models, some clients at a time where there are many numbers."""
     if getattr(theta, "ndim", 1) < 2:
-        return getattr(held, name)(theta)
+        return says(held, theta)
 
     def some(rows: slice, models: Any) -> Any:
         part = held if rows == slice(0, len(held)) else held.take(rows)
-        return getattr(part, name)(models if hasattr(part, "kinds") else models[:, : part.dim])
+        return says(part, models if hasattr(part, "kinds") else models[:, : part.dim])
 
     return by_block(some, theta)

@@ -18,6 +18,8 @@ from coterie.numerics import keyed_random
 from coterie.objectives.deep import Deep, sequential
 from coterie.objectives.deep.input_tensors import called
 from coterie.objectives.gradient_steps import Draws, Sampled, Walk
+from coterie.objectives.mixed import Mixed
+from coterie.runs.scores import Rule, Scores
 from tests.objectives.deep.twin import flat, load, rows_of, shuffled_rows_of, walked
 
 COUNTS = np.array([7, 1, 12, 0, 5, 30])
@@ -147,6 +149,25 @@ def test_one_model_for_all_and_the_same_row_by_row() -> None:
     np.testing.assert_allclose(objective.row_losses(theta), objective.row_losses(wide), rtol=1e-12)
     assert objective.row_losses(theta).shape == (N,)
     assert np.isnan(objective.accuracy(theta)[3]) and np.isfinite(np.delete(objective.accuracy(theta), 3)).all()
+
+
+@pytest.mark.parametrize("how", [{"batched": True}, {"batched": False, "ridge": 0.1}])
+def test_scores_take_loss_and_accuracy_from_one_pass(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice as many rows would pass, and their numbers are those of torch's functions, client by client."""
+    made = deep(**how)
+    theta, passed, per_row = models(made), list[int](), Deep._per_row
+    monkeypatch.setattr(Deep, "_per_row", lambda self, *more: passed.append(len(self)) or per_row(self, *more))
+    for objective, clients in ((made, M), (Mixed([made], np.zeros(M), np.arange(M)), M)):
+        passed.clear()
+        scores = Scores.of(objective, theta, Rule("accuracy"))
+        assert passed == [clients]
+        for i in np.flatnonzero(COUNTS):
+            module, rows = mlp().double(), slice(STARTS[i], STOPS[i])
+            load(module, theta[i])
+            X, y = (torch.as_tensor(part[rows]) for part in data(6))
+            outputs, decay = module(X), how.get("ridge", 0.0) / 2 * float(np.square(theta[i]).sum())
+            np.testing.assert_allclose(scores.loss[i], F.cross_entropy(outputs, y).item() + decay, rtol=1e-10)
+            np.testing.assert_allclose(scores.score[i], float((outputs.argmax(1) == y).double().mean()), rtol=1e-12)
 
 
 def test_take_gives_views_in_any_order_with_repeats() -> None:

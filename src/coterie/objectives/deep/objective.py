@@ -125,12 +125,7 @@ class Deep(RowRanges):
         return cls._made(architecture, rows, (starts, stops), weights, options.of(Training, training, "A net"), batched)
 
     @classmethod
-    def of_clients(
-        cls,
-        model: nn.Module | Make,
-        clients: Sequence[Any] | Mapping[str, Any],
-        **more: Any,
-    ) -> Deep:
+    def of_clients(cls, model: nn.Module | Make, clients: Sequence[Any] | Mapping[str, Any], **more: Any) -> Deep:
         """From one Dataset, DataLoader or pair (X, y) for each client, in a list or by name; else as :meth:`of`.
 
         More are loss, score, dtype, device and buffers, and the options of :class:`Training`.
@@ -361,11 +356,13 @@ class Deep(RowRanges):
 
     def value(self, theta: npt.ArrayLike) -> Floats:
         """Losses (m,) at one theta (d,) or at one for each client (m, d), in evaluation mode."""
-        out = weighted_sums(self, self.row_losses(theta))
-        if self.training.ridge:
-            layers = np.asarray(theta, dtype=np.float64)[..., : self.architecture.p]
-            out = out + 0.5 * self.training.ridge * self.sizes() * np.square(layers).sum(-1)
-        return out
+        return np.asarray(weighted_sums(self, self.row_losses(theta)) + self._decay(theta))
+
+    def _decay(self, theta: npt.ArrayLike) -> Any:
+        if not self.training.ridge:
+            return 0.0
+        layers = np.asarray(theta, dtype=np.float64)[..., : self.architecture.p]
+        return 0.5 * self.training.ridge * self.sizes() * np.square(layers).sum(-1)
 
     def predict(self, theta: npt.ArrayLike) -> Any:
         """The likeliest class of every row, or the outputs where there are no classes, client after client."""
@@ -377,13 +374,16 @@ class Deep(RowRanges):
         return self._per_row(theta, lambda outputs, _: outputs)
 
     def accuracy(self, theta: npt.ArrayLike) -> Floats:
-        """Weighted mean score of every client's rows (m,), by default the share of right ones; NaN where none weighs.
+        """Weighted mean score of clients' rows (m,), by default the share of right ones; NaN where none weighs."""
+        return self.value_and_accuracy(theta)[:, 1]
 
-        A CoterieError for a loss of one's own without a ``score``.
-        """
+    def value_and_accuracy(self, theta: npt.ArrayLike) -> Floats:
+        """Both (m, 2), from one pass through the net; a CoterieError for a loss of one's own without a ``score``."""
         if self.architecture.score is None:
             raise CoterieError("This loss has no score that goes with it: give score=function(outputs, targets).")
-        return weighted_means(self, self._per_row(theta, self.architecture.score))
+        said = (self.architecture.loss, self.architecture.score)
+        each = self._per_row(theta, lambda *row: torch.stack([one(*row).double() for one in said], 1)).reshape(-1, 2)
+        return np.stack([weighted_sums(self, each[:, 0]) + self._decay(theta), weighted_means(self, each[:, 1])], 1)
 
     def features(self, theta: npt.ArrayLike, head: Sequence[str]) -> Floats:
         """Features (sum of counts, h) of every row: what the first layer that ``head`` names is given.
