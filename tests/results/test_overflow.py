@@ -47,8 +47,9 @@ def test_estimators_refuse_them():
         model.predict(pd.DataFrame({"x": [0.0, 1e5]}))
 
 
-@pytest.mark.parametrize("family", ["gaussian", "student-t(4)"])
-@pytest.mark.parametrize("power", [-300, 300])
+@pytest.mark.parametrize(
+    ("family", "power"), [("gaussian", -145), ("gaussian", 145), ("student-t(4)", -300), ("student-t(4)", 300)]
+)
 def test_outcomes_in_units_whose_powers_overflow_are_fitted_in_others(family, power):
     plain = DF.assign(y=DF["y"] + np.sin(np.arange(80)))
 
