@@ -191,7 +191,7 @@ def compared(
             tell(f"seed {seed}, {name}")
             result = trial.fit(sites, net, rounds, seed)
             runs[name].append(judge(result, sites, seed))
-    return replace(result.evidence, runs=runs, groups=[None] * len(seeds))
+    return replace(result.evidence, runs=runs, groups=[None] * len(seeds), drawn_anew=True)
 
 
 def table(title: str, found: TrainingComparison, score: str) -> Table:

@@ -69,6 +69,10 @@ def test_intervals_are_of_the_point_over_clients_and_seeds(result):
     excess = max(result.values("ifca").var(ddof=1) - units * (1 - f), 0.0) * (1 / 3 + f / (1 - f))
     half = np.sqrt(stats.t.ppf(0.975, 3) ** 2 * units * (f + (1 - f) / 3) + stats.t.ppf(0.975, 4) ** 2 * excess)
     longer(value, low, high, half)
+    value, low, high = replace(result, drawn_anew=True).interval("ifca")  # clients and rows that no two seeds share
+    excess = max(result.values("ifca").var(ddof=1) - units, 0.0) / 3
+    half = np.sqrt(stats.t.ppf(0.975, 3) ** 2 * units / 3 + stats.t.ppf(0.975, 4) ** 2 * excess)
+    longer(value, low, high, half)
 
 
 def longer(value, low, high, half):

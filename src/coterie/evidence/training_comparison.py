@@ -250,6 +250,7 @@ class TrainingComparison(Comparison):
     tried: dict[str, int]  # settings among which a method chose, where there were more than one
     problem: TrainingProblem | None = None  # that of the first seed; None of what was read
     class_counts: Ints | None = None  # (m, K): rows of each class at each client, of the first seed
+    drawn_anew: bool = False  # clients and rows, for each seed: no two share any
 
     @property
     def fingerprint(self) -> str:
@@ -308,9 +309,10 @@ class TrainingComparison(Comparison):
         data = self.config.data
         anew = data["partition"] not in ("given", "by_column") and data["seed"] is None
         same = data["seed"] is not None or data["given_split"] is not None or data["order_by"] is not None
-        ratio = 0.0 if same else data["test"] / (1.0 - data["test"])  # same: all seeds hold these rows out
+        apart = same or self.drawn_anew  # all seeds hold these rows out, or none holds out another's
+        ratio = 0.0 if apart else data["test"] / (1.0 - data["test"])
         alike = (np.nextafter(1.0, 0.0) if same else data["test"]) if anew else 1.0  # other clients may have them
-        mean, low, high = interval(value, moved, float(alike), ratio)
+        mean, low, high = interval(value, moved, 0.0 if self.drawn_anew else float(alike), ratio)
         if other is None and what in METRICS:
             low, high = max(low, METRICS[what].low), min(high, METRICS[what].high)
         if other is None and what == LOSS and self.config.loss_is_not_negative:
