@@ -73,7 +73,7 @@ def compile_seconds() -> float:
 class Part(Kernel):
     """A kernel that makes no array: for other kernels, it is compiled without what only Python needs to call it.
 
-    Nor is it kept on disk by itself, or counted who refers to arrays. That saves a fifth of the time that the kernels
+    Nor is it kept on disk by itself, or counted who refers to arrays. That saves a tenth of the time that the kernels
     of a tree take to compile, which are most of what a first fit compiles.
     """
 
