@@ -46,7 +46,7 @@ class Engine:
         return {"running": self.running, "pid": 17, "sites": dict.fromkeys(NAMES, "online")}
 
     def ends(self, folder):
-        return datetime(2027, 3, 4, tzinfo=UTC)
+        return datetime(2099, 3, 4, tzinfo=UTC)
 
     def stop(self, folder):
         self.running = False
@@ -303,6 +303,6 @@ def test_a_status_says_until_when_keys_hold_and_whose_were_revoked(place):
         place / "coordinator"
     )
     said = coterie("federation", "status", place).out
-    assert "Its certificate holds until 2027-03-04." in said
+    assert "Its certificate holds until 2099-03-04." in said
     assert "Revoked: 'bern' on 2026-11-30 12:00 UTC: a laptop was stolen." in said
     assert json.loads(coterie("federation", "status", place, "--json").out)["revoked"].keys() == {"bern"}

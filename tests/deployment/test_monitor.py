@@ -137,6 +137,7 @@ def test_a_budget_a_certificate_and_a_disk_that_near_their_end_are_alarms(place,
     monkeypatch.setattr(monitor, "LOW", 2**80)
     found = monitor.Watch(here.home(place, "basel")).look()
     assert [alarm.split()[0] for alarm in found.alarms][:1] == ["The"] and len(found.alarms) == 2
+    assert f"its certificate {monitor.until(datetime(2020, 3, 4, tzinfo=UTC))}" == "its certificate ended on 2020-03-04"
     found.need("refusals", 17, 20, "Refusals")
     assert found.alarms[-1] == "Refusals: 17 of 20"
 

@@ -309,10 +309,12 @@ def _stay(process: Popen[bytes], engine: Any, home: Path, foreground: bool) -> N
 
 def _standing(found: dict[str, Any]) -> list[str]:
     """The status for people."""
+    from coterie.deployment.monitor import until
+
     out = [f"Federation '{found['federation']}' over {found['engine']}: {'runs' if found['running'] else 'stopped'}."]
     out += [f"Site '{name}': {state}." for name, state in found.get("sites", {}).items()]
     out += [f"Revoked: '{name}' on {why.rstrip('.')}." for name, why in found["revoked"].items()]
-    out += [f"Its certificate holds until {found['certificate_ends']:%Y-%m-%d}."] if found["certificate_ends"] else []
+    out += [f"Its certificate {until(found['certificate_ends'])}."] if found["certificate_ends"] else []
     out += [found["trouble"]] if found["trouble"] else []
     if found["run"] is None:
         return out

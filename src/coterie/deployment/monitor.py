@@ -101,6 +101,11 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
+def until(ends: datetime) -> str:
+    """What a certificate that ends then did, or does."""
+    return f"{'ended on' if ends.timestamp() < time.time() else 'holds until'} {ends:%Y-%m-%d}"
+
+
 class Watch:
     """A coordinator's or a site's folder; each :meth:`look` reads what has come to its files since the last."""
 
@@ -118,9 +123,9 @@ class Watch:
         found.facts = [f"over {self.config.engine}", "running" if running.get("running") else "stopped"]
         if (ends := self._engine.ends(self.home)) is not None:
             found.add("certificate_ends_timestamp_seconds", ends.timestamp())
-            found.facts.append(f"its certificate holds until {ends:%Y-%m-%d}")
+            found.facts.append(f"its certificate {until(ends)}")
             if ends.timestamp() - time.time() < SOON:
-                found.alarms.append(f"The certificate ends on {ends:%Y-%m-%d}: renew it")
+                found.alarms.append(f"The certificate {until(ends)}: renew it")
         free = shutil.disk_usage(self.home).free
         found.add("disk_free_bytes", free)
         if free < LOW:
