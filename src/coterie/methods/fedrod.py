@@ -21,7 +21,7 @@ from coterie.methods.local_training.rounds import LocalTraining, Passes, State, 
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
-from coterie.objectives.parameters import parameter_mask
+from coterie.objectives.parameters import parameter_mask, statistics_mask
 
 ABSENT = -1e4  # the logarithm of the share of a class without rows
 NO_HEAD = (
@@ -60,31 +60,21 @@ def update(
     head: list[str],
     bias: list[str],
 ) -> Reply:
-    """Steps of body and G on the balanced softmax and of P on the plain one, both from where the step begins."""
-    steps, theta = client.epoch_steps(site, E, B), np.array(client.received(site, w, transport))
-    both, b = named(site, head), named(site, bias)
+    """Steps of body and G on the balanced softmax and of P on the plain one, side by side."""
+    steps, theta = client.epoch_steps(site, E, B), client.received(site, w, transport)
+    both, b, still = named(site, head), named(site, bias), statistics_mask(site.objective)
     shares = site.state.get("shares")
     if shares is None:
         shares = class_shares(site, theta, both, b)
     site.state["shares"] = shares
-    prior = np.zeros(theta.shape, dtype=theta.dtype)
-    prior[:, b] = np.where(shares > 0.0, np.log(np.maximum(shares, 1e-30)), ABSENT)
+    prior = np.where(shares > 0.0, np.log(np.maximum(shares, 1e-30)), ABSENT)
     before = site.state.get("own", np.zeros((len(site), int(both.sum())), dtype=theta.dtype))
-    P, head_at, b_at = np.array(before), np.flatnonzero(both), np.flatnonzero(b)
-    # weight decay is that of theta and of P alone, beside losses at their sums with what stands for the other head
-    ridge = getattr(getattr(site.objective, "training", None), "ridge", 0.0)
-    how: dict[str, Any] = {"plain": True, "decays": False, "pull": ridge}
-    for s in range(int(steps.max(initial=0))):
-        on = slice(None) if s < steps.min() else np.flatnonzero(steps > s)  # of all, nothing is copied
-        here, done, start = site.take(on), t * steps[on] + s, theta[on]
-        plain, balanced = np.array(start), np.array(start)
-        plain[:, head_at] += P[on]
-        balanced[:, b_at] += prior[on][:, b_at]
-        end = client.train(here, plain, eta, 1, done, B, on=1.0 * both, anchor=start, **how)
-        P[on] += end[:, head_at] - plain[:, head_at]
-        end = client.train(here, balanced, eta, 1, done, B, anchor=prior[on], **how)
-        end[:, b_at] = start[:, b_at] + (end[:, b_at] - balanced[:, b_at])
-        theta[on] = end
+    parts = [prior, theta[:, ~still], before, theta[:, still]]
+    which = np.repeat(["prior", "w", "P", "w"], [part.shape[1] for part in parts])
+    start, objective = np.concatenate(parts, axis=1, dtype=theta.dtype), site.objective.with_own_head(head, bias)
+    how: dict[str, Any] = {"on": 1.0 * (which != "prior"), "apart": which == "P"}
+    end = client.train(site, start, eta, steps, t * steps, B, objective=objective, **how)
+    theta, P = client.columns(end, which == "w"), client.columns(end, which == "P")
     good = client.finite(theta, P)
     site.state["own"] = np.where(good[:, None], P, before)
     return client.make_reply(site, theta, transport, good)

@@ -138,7 +138,7 @@ _EVERY = (
     _trains("per-fedavg", "one model, which a step suits to each", "per_fedavg:PerFedAvg", more=_STEPPED, alpha=0.05),
     _trains("feddyn", "clients' steps corrected by what they changed", "feddyn:FedDyn", more=_SUMMED, alpha=0.1),
     _trains("fedala", "own models, mixed with the average number by number", "fedala:FedALA", more=_OWN),
-    _trains("fedrod", "a balanced head for all, and own ones that add to it", "fedrod:FedROD", more=_STEPPED),
+    _trains("fedrod", "a balanced head for all, and own ones that add to it", "fedrod:FedROD", more=_OWN),
     _trains("moon", "clients' features drawn to the average's", "moon:MOON"),
     _trains("fedproto", "own models with common features of classes", "fedproto:FedProto", more=_PROTOTYPES, lam=1.0),
     _trains("fedem", "own mixtures of k models, by shares of rows", "fedem:FedEM", more=_SEVERAL, k=3, tau=5),

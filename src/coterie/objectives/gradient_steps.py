@@ -64,6 +64,7 @@ class Walk:
     pull: float = 0.0
     shift: Floats | None = None  # (m, d)
     on: npt.NDArray[Any] | None = None  # (d,) 1 for parameters that move, 0 for those that stay; by default all move
+    apart: npt.NDArray[Any] | None = None  # (d,) layers whose gradients are clipped by themselves, not with the others
     fresh: bool = True  # whether every step draws its rows; otherwise all look at those of the first
     plain: bool = False  # whether steps go along gradients, whatever optimiser the objective has
     decays: bool = True  # whether weight decay that a torch model has counts

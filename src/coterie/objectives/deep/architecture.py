@@ -73,6 +73,7 @@ class Architecture:
             self.make = _maker(model)
         self.given = self.make, loss, score, dtype, device, buffers, base
         self.base = Base({})
+        self.with_heads: dict[Any, Any] = {}  # what works on these models with a second head, by its layers
         self.first: tuple[int, np.ndarray[Any, np.dtype[Any]]] | None = None  # the last :meth:`start`, and its seed
         module = self.module()
         layers = dict(module.named_parameters())

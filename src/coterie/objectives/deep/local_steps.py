@@ -82,6 +82,8 @@ class Stepper:
         self.anchor = of.layers(by.anchor if by.pull else None)
         self.shift, self.moving = of.layers(by.shift), moving(of, by)
         self.clip, self.momentum = training.clip, training.momentum
+        alone = [by.apart is not None and bool(by.apart[place.start]) for place in of.parameters]
+        self.alone = torch.tensor(alone, device=of.device)
         self._velocity: dict[int, Tensor] = {}
         self._first = float(by.eta[0]) if len(by.eta) else 0.0
         self.optimizer = None
@@ -104,8 +106,8 @@ class Stepper:
         if k == 1 and plain:
             self._alone(grads)
             return
-        scale = None if self.clip is None else self._within(grads, self.clip)
-        along = [self._local(j, g, scale) for j, g in enumerate(grads)]
+        scale = [None] * len(grads) if self.clip is None else self._within(grads, self.clip)
+        along = [self._local(j, g, scale[j]) for j, g in enumerate(grads)]
         if self.optimizer is not None:
             self._optimized(self.optimizer, along)
             return
@@ -152,11 +154,12 @@ class Stepper:
         for layer, was, m in zip(self.layers, before, moves, strict=True):
             torch.where(m, layer[: len(was)], was, out=layer[: len(was)])
 
-    def _within(self, grads: Sequence[Tensor], clip: float) -> Tensor:
-        """What brings the gradients within the clip (k,)."""
+    def _within(self, grads: Sequence[Tensor], clip: float) -> Sequence[Tensor]:
+        """What brings the gradients of each layer within the clip (k,), those alone by themselves."""
         moved = grads if self.on is None else [g * (on > 0) for g, on in zip(grads, self.on, strict=True)]
-        square = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in moved]).sum(0)
-        return torch.clamp(clip / (square.sqrt() + 1e-30), max=1.0)
+        square = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in moved])
+        norms = [square[which].sum(0).sqrt() for which in (~self.alone, self.alone)]
+        return [torch.clamp(clip / (norms[alone] + 1e-30), max=1.0) for alone in self.alone.tolist()]
 
     def _heavy(self, j: int, g: Tensor) -> Tensor:
         if j not in self._velocity:

@@ -27,6 +27,7 @@ from coterie.objectives.deep.losses import Loss
 from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
 from coterie.objectives.deep.sequential import SequentialClients, explained
 from coterie.objectives.deep.side_effects import batches, find_side_effects
+from coterie.objectives.deep.two_heads import with_own_head
 from coterie.objectives.deep.validate import moving_buffers, validate
 from coterie.objectives.gradient_steps import Draws, RowRanges, Second, Walk
 from coterie.objectives.row_kernels import owned_rows, row_ranges, weighted_means, weighted_sums
@@ -93,8 +94,7 @@ class Deep(RowRanges):
             ``function(outputs, targets) -> (rows,)``: the loss of every row.
         score : callable, optional
             As ``loss``: how good outputs are, for :meth:`accuracy`; by default the share of right classes.
-        weights : (n,) float, optional
-            By default 1.
+        weights : (n,) float, by default 1
         dtype : {"float32", "float64", "bfloat16"}, default "float32"
             With bfloat16, layers compute in it and parameters stay float32.
         device : str, default "cpu"
@@ -115,8 +115,7 @@ class Deep(RowRanges):
         Raises
         ------
         CoterieError
-            For whatever does not fit: a row and two are taken through the model, its loss and back before anything is
-            trained, and all targets in memory are looked at.
+            For whatever does not fit, before anything is trained: a row and two pass the model, its loss and back.
         """
         loss, score = losses_of(y, loss, score)
         architecture = Architecture(model, loss, score, dtype, device, buffers, base)
@@ -170,6 +169,8 @@ class Deep(RowRanges):
     def __reduce__(self) -> Any:
         ranges, batched = (self.starts, self.stops), self.batched is not None
         return Deep._made, (self.architecture, self.rows, ranges, self.weights, self.training, batched)
+
+    with_own_head = with_own_head
 
     @property
     def dim(self) -> int:
@@ -366,8 +367,7 @@ class Deep(RowRanges):
 
     def predict(self, theta: npt.ArrayLike) -> Any:
         """The likeliest class of every row, or the outputs where there are no classes, client after client."""
-        labels = self.architecture.labels
-        return self._per_row(theta, lambda outputs, _: outputs.argmax(1) if labels else outputs)
+        return self._per_row(theta, lambda outputs, _: outputs.argmax(1) if self.architecture.labels else outputs)
 
     def outputs(self, theta: npt.ArrayLike) -> Any:
         """What the model gives for every row, client after client (sum of counts, ...)."""
