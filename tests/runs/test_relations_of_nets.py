@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import numpy as np
 import pytest
+from torch import nn
 
 import coterie
 from coterie.errors import CoterieError
@@ -11,8 +14,10 @@ from coterie.evidence.training_comparison import compare, usable
 from coterie.methods.registry import TRAINED
 from coterie.report.training_page import write_report
 from coterie.runs.config import Config
+from coterie.runs.config_keys import Torch
 from coterie.runs.training import train
 from coterie.runs.training_problem import TrainingProblem
+from tests.cells import CLASSES, INPUTS, arrays
 from tests.messages import names
 
 RELATED = ["similarity-network", "weighted-averaging", "bias-correction", "async-l2gd", "async-al2sgd"]
@@ -90,3 +95,26 @@ def test_a_client_whose_data_give_no_gradient_is_named(name):
     found = coterie.fit((X, y), coterie.Torch("softmax"), client, method=name, rounds=2)
     assert set(found.run.quarantined) == {"1"} and found.run.rounds == 2
     assert any("left out" in note and "give no gradient, client 1" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("name", ["fedrod", "fedproto", "moon", "knn-per"])
+def test_personal_layers_are_the_head_of_a_net_that_has_no_layer_of_this_name(name):
+    """The same numbers as with the layers named to the method; a client that comes later, and rows, are read by it."""
+
+    def net():
+        return nn.Sequential(OrderedDict(body=nn.Linear(INPUTS, 5), act=nn.Tanh(), top=nn.Linear(5, CLASSES)))
+
+    X, y, client = arrays()
+    rounds = {"rounds": 2, **({"lam": 0.3} if name == "fedproto" else {})}
+    said = {"head": ["top*"]} | ({"bias": ["top.bias"]} if "bias" in TRAINED[name].hyper_parameters else {})
+    found, told = (
+        coterie.fit((X, y), Torch(net), client, method=name, **how)
+        for how in ({"rounds": rounds, "personal": ["top*"]}, {"rounds": rounds | said})
+    )
+    np.testing.assert_array_equal(found.theta, told.theta)
+    np.testing.assert_array_equal(found.predict(X, "0"), told.predict(X, "0"))
+    if name != "fedproto":  # which has no rule for them
+        np.testing.assert_array_equal(found.adapt(X[:9], y[:9]).models, told.adapt(X[:9], y[:9]).models)
+    assert not any("personal" in note or "layout" in note for note in found.notes)
+    with pytest.raises(CoterieError, match=names("head* top.weight")):
+        coterie.fit((X, y), Torch(net), client, method=name, rounds=rounds)

@@ -23,7 +23,7 @@ from coterie.runs.config import ALL, AUTO, Config, judged
 from coterie.runs.config_keys import Run
 from coterie.runs.loop_and_callbacks import Callback, callbacks
 from coterie.runs.metrics import BALANCED, LOSS, METRICS
-from coterie.runs.model_objective import layers, matching
+from coterie.runs.model_objective import layers, matching, of_layout
 from coterie.runs.scores import RARE, Rule
 from coterie.runs.training import FILE, Trained, need_able, train
 from coterie.runs.training_problem import TrainingProblem, at_home, need_related
@@ -64,8 +64,9 @@ def usable(problem: TrainingProblem, name: str) -> bool:
     method, config = trained_method(name), problem.config
     layout = any(config.layout.values()) or method.layout in config.given(name) or not method.splits
     layers = not method.normalises or bool(parameters.normalising(problem.objective))
+    said = of_layout(method, config, problem.objective) | config.given(name)
     for option in {"head", "bias"} & method.hyper_parameters.keys():
-        patterns = config.given(name).get(option, getattr(method.method_class, option))
+        patterns = said.get(option, getattr(method.method_class, option))
         layers &= all(matching([one], parameters.layer_sizes(problem.objective)) for one in patterns)
         layers &= config.model["loss"] == "cross_entropy" or option != "bias"  # of classes
     if hasattr(method.method_class, "reads"):  # answers of several nets, or of a net and a memory, are mixed
@@ -142,7 +143,7 @@ def compare(
                     "fit on all rows as the method, or let test of [data] be above 0."
                 )
             need_known(config, methods)
-            need_related(config, methods)
+            need_related(config, methods, problem.objective)
             layers(config, problem.objective)
             problem = problem.but(main=main_clients(problem, methods))
             need_heeded(config, {name: need_able(problem, name) for name in methods})  # before anything is trained

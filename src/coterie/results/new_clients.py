@@ -17,13 +17,14 @@ from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError, fitting, listed, nearest
 from coterie.methods.groups.evaluation import Adapted, adapt, judge_groups
 from coterie.methods.local_training.new_client import join, join_among
+from coterie.methods.method import Method
 from coterie.methods.registry import trained_method
 from coterie.objectives.client_models import finite, mean
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parameters import parameter_mask
 from coterie.objectives.wide_models import WideModels
 from coterie.options import Declared, Option, need_names
-from coterie.runs.model_objective import layers
+from coterie.runs.model_objective import layers, of_layout
 
 if TYPE_CHECKING:
     from coterie.results.training_result import TrainingResult
@@ -95,8 +96,7 @@ def read_by_method(result: TrainingResult, objective: Any) -> Any:
     """Rows as the models of the result answer for them: each is more than a net where its method reads them so."""
     if ":" in result.method or not hasattr((row := trained_method(result.method)).method_class, "reads"):
         return objective
-    own = {name: value for name, value in result.run.setting.items() if name in row.hyper_parameters}
-    return row.make(result.run.seed, **own).reads(objective, result.theta.shape[1])
+    return row.make(result.run.seed, **_options(result, row, objective)).reads(objective, result.theta.shape[1])
 
 
 def _rule(result: TrainingResult, here: Any, by: str) -> tuple[str, Any]:
@@ -114,13 +114,17 @@ def _rule(result: TrainingResult, here: Any, by: str) -> tuple[str, Any]:
         )
     if rule == "groups" or (rule in ("rounds", "steps") and result.shared is None):
         return "groups", None
-    own = {name: value for name, value in result.run.setting.items() if name in row.hyper_parameters}
-    parts = layers(result.configuration, here)
-    own |= {"group_labels": result.groups} if hasattr(row.method_class, "group_labels") else {}
-    method = row.make(result.run.seed, **{k: v for k, v in parts.items() if k == row.layout} | own)
+    own = {"group_labels": result.groups} if hasattr(row.method_class, "group_labels") else {}
+    method = row.make(result.run.seed, **_options(result, row, here), **own)
     if rule == "pulled" and getattr(method, "untied", ()):
         raise CoterieError("Layers that are untied have no pull, which adapt() has one of: say by='mean'.")
     return "rounds" if method.personal and rule == "steps" else rule, method
+
+
+def _options(result: TrainingResult, row: Method, objective: Any) -> dict[str, Any]:
+    """The hyper-parameters of the training, and what its layout says."""
+    own = {name: value for name, value in result.run.setting.items() if name in row.hyper_parameters}
+    return of_layout(row, result.configuration, objective) | own
 
 
 def _rate(method: Any, t: int) -> float:

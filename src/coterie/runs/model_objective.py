@@ -19,6 +19,7 @@ from coterie.data.partition import ClientRows
 from coterie.errors import CoterieError, listed, nearest
 from coterie.federation import Array
 from coterie.methods.local_training.rounds import LAYERS
+from coterie.methods.method import Method
 from coterie.numerics.arrays import Ints
 from coterie.objectives.mixed import kinds
 from coterie.objectives.parameters import NORMALISATION, layer_sizes, parameter_mask
@@ -213,6 +214,23 @@ def layers(config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
         "shared": rest if shared is None else tuple(shared),
         "personal": rest if personal is None else tuple(personal),
     }
+
+
+def of_layout(method: Method, config: Config, objective: Any) -> dict[str, tuple[str, ...]]:
+    """Options of a method that [layout] says: the layers that it splits, and a net's head that has another name.
+
+    Where no layer is called as the default of ``head`` and ``bias`` says, the personal layers are the head.
+    """
+    parts = layers(config, objective) if method.layout or "head" in method.hyper_parameters else {}
+    out = {name: found for name, found in parts.items() if name == method.layout}
+    if parts and not method.user_defined and all(hasattr(part, "features") for _, part in kinds(objective)):
+        known = _known(objective)
+        head = [name for name in known if name in matching(parts.get("personal", ()), known)]
+        own = {"head": tuple(head), "bias": tuple(name for name in head if name.endswith("bias"))}
+        for option in own.keys() & method.hyper_parameters.keys():
+            if own[option] and not matching(getattr(method.method_class, option), known):
+                out[option] = own[option]
+    return out
 
 
 def need_layers(name: str, method: Any, objective: Any) -> None:

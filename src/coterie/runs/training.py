@@ -31,7 +31,7 @@ from coterie.options import unheeded
 from coterie.runs.config import differences, judged
 from coterie.runs.config_keys import section
 from coterie.runs.loop_and_callbacks import Callback, Look, State, follow
-from coterie.runs.model_objective import layers, need_layers
+from coterie.runs.model_objective import need_layers, of_layout
 from coterie.runs.scores import Scores
 from coterie.runs.training_problem import TrainingProblem
 from coterie.runs.user_defined_checks import CheckedMethod
@@ -99,9 +99,7 @@ class _Run:
         self.config, given = self.problem.config.run, dict(self.setting)
         if self.config["strict"] and "strict" in self.trainer.hyper_parameters:
             given.setdefault("strict", True)
-        if self.trainer.layout:
-            layout = layers(self.problem.config, self.problem.objective)
-            given = {k: v for k, v in layout.items() if k == self.trainer.layout} | given
+        given = of_layout(self.trainer, self.problem.config, self.problem.objective) | given
         known = {"labels": self.problem.data.labels, "group_labels": self.problem.data.groups}
         given |= {f.name: known[f.name] for f in fields(self.trainer.method_class) if f.name in known}
         self.method = self.trainer.make(self.problem.seed, **given)

@@ -26,7 +26,7 @@ from coterie.objectives.row_kernels import owned_rows
 from coterie.runs.config import Config
 from coterie.runs.federated_data import Federated, federated
 from coterie.runs.metrics import BALANCED, F1, LOSS, METRICS, need_outcomes
-from coterie.runs.model_objective import objective_of, outcome_classes, with_head
+from coterie.runs.model_objective import objective_of, of_layout, outcome_classes, with_head
 from coterie.runs.scores import RARE, Rule, Scores
 
 _GREATER = ("coterie.objectives.deep.losses:dice",)
@@ -243,10 +243,10 @@ def at_home(method: Method) -> bool:
     return method.pool_rows or method.fixed_options.get("personal") == EVERYTHING
 
 
-def need_related(config: Config, names: Sequence[str]) -> None:
+def need_related(config: Config, names: Sequence[str], objective: Any) -> None:
     """Refuse a network or a layout that none of some methods uses, and one whose personal layers nothing names."""
     methods, told = [trained_method(name, config.folder) for name in names], any(config.layout.values())
-    if told and not any(method.layout for method in methods):
+    if told and not any(method.layout or of_layout(method, config, objective) for method in methods):
         those = [name for name, method in TRAINED.items() if method.layout]
         raise CoterieError(
             f"{listed(names)} {'trains' if len(names) == 1 else 'train'} the whole model, which has no use for "
