@@ -138,11 +138,11 @@ class Declared:
     def refusal(self, value: Any, what: str = "") -> str:
         """The sentence for a value that cannot be."""
         subject = f"{self.name} of {what[0].lower()}{what[1:]}" if what else self.name
-        endless = "number" in self.allowed and self.option.high is None and self.option.below is None
-        huge = endless and isinstance(value, int) and abs(value) >= LARGE
+        huge = isinstance(value, int) and abs(value) >= LARGE and self.option.high is self.option.below is None
         hint = nearest(value, self.names) if isinstance(value, str) and value not in self.names else ""
-        text = f"{subject} must be {self.allowed}{', below 2**63' * huge}, not {shown(value)}.{hint}"
-        return f"{text} {self.option.remedy}".rstrip()
+        text = f"{subject} must be {self.allowed}{', below 2**63' * (huge and 'number' in self.allowed)}, not"
+        text = f"There is no {subject}" if hint and len(self.names) > 12 else text  # a list would hide the one meant
+        return f"{text} {shown(value)}.{hint} {self.option.remedy}".rstrip()
 
 
 def _declared(of: Any) -> dict[str, Declared]:

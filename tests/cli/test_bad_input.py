@@ -59,7 +59,7 @@ CASES = [
     ("negative", table(**changed("visits", [4], -1)), POISSON, ["counts", "'visits' has -1 in 1 row (data row 4)"]),
     ("no counts", table(), [*formula("score ~ hours"), "--family", "poisson"], ["counts (0, 1, 2, ...)", "'score'"]),
     ("family", table(), ["--family", "binomal"], ["no family 'binomal'; use gaussian, ", "Did you mean 'binomial'"]),
-    ("method", table(), ["--method", "pool"], ["method must be auto, ", "Did you mean 'pooled'"]),
+    ("method", table(), ["--method", "pool"], ["There is no method 'pool'. ", "Did you mean 'pooled'"]),
     ("covariance", table(), ["--covariance", "diag"], ["covariance must be auto, ", "'diagonal'"]),
     ("cluster variance", table(), ["--cluster-variance", "each"], ["cluster_variance must be common or own"]),
     ("residual", table(), ["--residual", "client"], ["residual must be common or by-client", "'by-client'"]),
@@ -324,6 +324,11 @@ def test_the_installed_command(folder, arguments, fragment):
     assert run.stderr.count("\n") == 1
     assert fragment in run.stderr
     assert files(folder) == {"table.csv"}
+
+
+def test_a_slip_in_a_command_is_said_once():
+    ran = coterie("fitt")
+    assert (ran.code, ran.err) == (2, "Error: No such command 'fitt'. Did you mean 'fit'? See 'coterie --help'.\n")
 
 
 def test_an_error_nobody_foresaw_asks_for_a_report(folder, monkeypatch):

@@ -50,6 +50,9 @@ def test_the_output_is_one_document(name, folder):
     found = json.loads(ran.out, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
     assert set(keys) <= set(found), set(found)
     assert all(isinstance(found[key], (list, dict, str, int)) for key in keys)
+    if name == "coterie fit":
+        assert [row["term"] for row in found["coefficients"]] == ["(Intercept)", "hours"]
+        assert {"local", "pooled"} <= {row["method"] for row in found["comparison"]}
     if name == "coterie predict":
         assert pd.DataFrame(found["predictions"]).shape[0] == found["rows"] == 60
 

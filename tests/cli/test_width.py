@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from coterie.cli.main import main
+from coterie.methods.registry import METHODS
 from tests.cli.harness import table
 
 
@@ -48,6 +49,19 @@ def test_what_is_wrong(terminal):
     assert max(map(len, sentence.splitlines())) <= 40
     expected = "Error: The formula uses 'houres', which is not a column. Did you mean 'hours'?"
     assert " ".join(sentence.split()) == expected
+
+
+def test_names_of_methods_are_whole(terminal):
+    out, _ = terminal("methods")
+    lines = [line for line in out.splitlines() if not line.startswith("    ")]
+    assert METHODS.keys() <= {line.split()[0] for line in lines if line.strip()}
+    assert max(map(len, out.splitlines())) <= 40
+
+
+def test_a_summary_fits(terminal):
+    out, _ = terminal(*FIT, "score ~ hours", "--summary", "--method", "hierarchical")
+    table = out[out.index("AIC, BIC") : out.index("Intervals of s.d.")].splitlines()
+    assert any("hours" in line for line in table) and max(map(len, table)) <= 40
 
 
 def test_the_tables_to_try(terminal):

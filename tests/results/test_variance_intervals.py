@@ -48,3 +48,20 @@ def test_four_groups_of_zeros_and_ones():
         _, found = interval(pd.DataFrame({"y": y, "c": c.astype(str)}), family="binomial")
         held.append(found.lower <= 1.3 <= found.upper)
     assert np.mean(held) >= 0.88
+
+
+@pytest.mark.parametrize("family", ["gaussian", "poisson"])
+def test_where_a_shared_column_has_its_zero_says_nothing_of_how_clients_differ(family):
+    """The noise through which clients are seen is their rows', not that of the shared coefficients."""
+    table = normal(3, 30, 6, 0.7, 1.0)
+    table["x"] = np.random.default_rng(5).normal(size=len(table))
+    table["y"] = table["y"] if family == "gaussian" else np.random.default_rng(6).poisson(np.exp(table["y"]))
+    ends = []
+    for zero in (0.0, 2000.0):
+        shifted = table.assign(x=table["x"] + zero)
+        fit = coterie.fit(
+            shifted, "y ~ x", client="c", shared="x", family=family, method="hierarchical", splits=0
+        )  # fmt: skip
+        ends.append(variances(fit.model, 0.95).iloc[0][["lower", "upper"]].to_numpy(float))
+    np.testing.assert_allclose(ends[1], ends[0], rtol=1e-4)
+    assert 0.0 < ends[0][0] < ends[0][1] < 2.0

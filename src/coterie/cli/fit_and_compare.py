@@ -157,8 +157,10 @@ def show(result: FitResult, out: Path | None, force: bool, lies: Path | None = N
     print()
     found(method=result.method, recommended=result.recommended, reason=result.reason)
     if summary:
+        from coterie.report.tables import summary_text
+
         whole = result.summary()
-        print(f"{whole}\n")
+        print(f"{summary_text(whole, width())}\n")
         found(coefficients=whole.coefficients, variances=whole.variances)
     if out is None and lies is not None:
         say(f"Model:  {lies}")
@@ -272,7 +274,7 @@ def what_was_read(df: pd.DataFrame, table: Path, labels: list[str]) -> str:
 def print_comparison(result: FitResult) -> None:
     """The comparison as wide as the terminal, below an empty line."""
     print()
-    found(comparison=result.comparison.reset_index(), notes=result.notes)
+    found(comparison=result.comparison, notes=result.notes)
     if result.comparison.empty:
         say("No methods were compared.")
         return

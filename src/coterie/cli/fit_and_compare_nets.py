@@ -125,4 +125,4 @@ def show(trained: TrainingComparison) -> None:
     said, notes = page.headline(trained), list(page.notes(trained))
     for sentence in (said, *(f"Note: {note}" for note in notes)):
         say(sentence)
-    found(comparison=trained.table.reset_index(), best=trained.best, headline=said, notes=notes)
+    found(comparison=trained.table, best=trained.best, headline=said, notes=notes)

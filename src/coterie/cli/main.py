@@ -122,6 +122,7 @@ def _usage(error: Exception) -> str:
     number = re.match(r"Invalid value for '(--[a-z-]+)': .*valid (integer|number|float)", text)
     if number:
         text = f"{number[1]} takes a {'whole ' if number[2] == 'integer' else ''}number."
+    text = re.sub(r"(Did you mean [^?]*\?) \(?Did you mean .*", r"\1", text)  # typer and click say it, each for itself
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "coterie"
     return f"{text}{'' if text.endswith(('.', '?', ')')) else '.'} See '{command} --help'."

@@ -32,9 +32,9 @@ def found(**values: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: a frame is a list of its rows, and a number that is not finite is null."""
+    """A value as JSON has it: a frame is a list of its rows and their names, a number that is not finite is null."""
     if hasattr(value, "to_dict"):
-        value = value.to_dict("records")
+        value = (value if value.index.name is None else value.reset_index()).to_dict("records")
     elif hasattr(value, "tolist"):  # of numpy
         value = value.tolist()
     if isinstance(value, Mapping):

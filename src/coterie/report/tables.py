@@ -266,8 +266,10 @@ def render_text(table: Table, width: int = 100) -> str:
     out = StringIO()
     console = Console(file=out, width=width, color_system=None, force_terminal=False, highlight=False, markup=False)
     grid = RichTable(box=_LINES, padding=0, pad_edge=False, show_edge=False)
-    for j, size in enumerate(_widths(columns[:keep], rows, width)):
-        grid.add_column(columns[j], justify="left" if j < table.texts else "right", width=size - 1)
+    sizes = _widths(columns[:keep], rows, width)
+    for j, size in enumerate(sizes):
+        folds = 0 < j < table.texts and sum(sizes) > width  # names stay whole, and sentences give way
+        grid.add_column(columns[j], justify="left" if j < table.texts else "right", width=None if folds else size - 1)
     for row in rows:
         grid.add_row(*row[:keep])
     console.print(grid)

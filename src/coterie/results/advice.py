@@ -23,7 +23,7 @@ OWN_ROWS = 4
 """Training rows for each column from which "alone" is the model that theory speaks of."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Advice:
     """With whom every client should collaborate.
 
@@ -62,10 +62,13 @@ class Advice:
             found += [*_measured(self), *_agreement(self), *_harm(self)]
         if (held := self.settings.get("prior", 0.0)) > 0.0:
             found.append(
-                f"A prior worth {held:.2g} rows pulls every model to the pooled one, alone as together, so that "
-                "separated outcomes stay finite: with prior none nothing does."
+                f"A prior worth {held:.2g} row{'s' * (held != 1)} pulls every model to the pooled one, alone as "
+                "together, so that separated outcomes stay finite: with prior none nothing does."
             )
         return found + list(self.settings.get("notes", []))
+
+    def __repr__(self) -> str:
+        return "\n".join(self.sentences)
 
     @property
     def repeats(self) -> str:

@@ -293,11 +293,11 @@ def with_collaborators(clients: Clients, c: Mapping[str, Any]) -> list[str]:
         )
     if bad := c["quarantined"]:
         notes.append(f"{_labels(clients, bad)} sent what is no finite gradient, and nobody listened to it any more.")
-    if c["prior"] > 0.0:
+    if (prior := c["prior"]) > 0.0:
         notes.append(
-            f"A prior worth {c['prior']:.2g} rows pulls every main client's model to the pooled one, so that separated "
-            "outcomes stay finite. Gains over local are over models of clients' own rows under the same prior. To "
-            "change it, give the option prior of rounds a number of rows, or none."
+            f"A prior worth {prior:.2g} row{'s' * (prior != 1)} pulls every main client's model to the pooled one, so "
+            "that separated outcomes stay finite. Gains over local are over models of clients' own rows under the same "
+            "prior. To change it, give the option prior of rounds a number of rows, or none."
         )
     return notes + list(c["uncovered"])
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from coterie.families import family_named
-from coterie.numerics.arrays import Floats, full
+from coterie.numerics.arrays import Floats, Ints, full
 from coterie.relations.covariance import at_means, degrees_of_freedom, means_frame
 from coterie.results.model import Model, Nodes
 
@@ -20,13 +20,14 @@ def variances(m: Model, level: float = 0.95) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     own, u = len(m.D_client) > 1, m.uncertainty
     unsure: Unsure | None = None
+    shared = np.setdiff1d(np.arange(len(m.terms)), m.personal)
     if m.has_variances:
         for k, D in enumerate(m.D_client):
             members = m.clusters == k if own else slice(None)
             posterior = m.client_cov[members]
             if u is not None:
                 extra = u.more[0][min(k, len(u.more[0]) - 1)]
-                unsure = _unsure(extra, u.levels[0], posterior, len(m.labels[members]))
+                unsure = _unsure(extra, u.levels[0], posterior, len(m.labels[members]), shared)
             straying = m.info.get("straying", m.personal)
             more = {"cluster": m.levels[0].labels[k]} if own else {}
             rows += _components("client", D, m, more, straying, unsure, level)
@@ -34,7 +35,7 @@ def variances(m: Model, level: float = 0.95) -> pd.DataFrame:
         for k, (name, nodes, D) in enumerate(each, start=1):
             if u is not None:
                 extra = u.more[k][0] if len(u.more[k]) else u.more[k]
-                unsure = _unsure(extra, u.levels[k], m.node_cov[k - 1], len(nodes.labels))
+                unsure = _unsure(extra, u.levels[k], m.node_cov[k - 1], len(nodes.labels), shared)
             if len(nodes.labels) > 1:
                 rows += _components(name, D, m, {"cluster": ""} if own else {}, m.personal, unsure, level)
     if family_named(m.family).has_dispersion:
@@ -56,15 +57,23 @@ class Unsure(NamedTuple):
 
     more: Floats  # (p, p): by how much it is larger in the mean
     directions: Floats  # (n, p, p)
-    posterior: Floats  # (p, p): mean covariance of its groups' own coefficients
+    posterior: Floats  # (p, p): mean covariance of its groups' own coefficients, given the shared ones
     df: float  # of as many groups
 
 
-def _unsure(more: Floats, directions: Floats, posterior: Floats, groups: int) -> Unsure:
-    """That of one covariance of a level, of packed posterior covariances of its groups where they are known."""
-    none = np.zeros(directions.shape[-2:])
-    own = full(posterior.mean(axis=0)) if len(posterior) else none
-    return Unsure(more if more.size else none, directions, own, groups - 1.0)
+def _unsure(more: Floats, directions: Floats, posterior: Floats, groups: int, shared: Ints) -> Unsure:
+    """That of one covariance of a level, of packed posterior covariances of its groups where they are known.
+
+    Shared coefficients are the same for all groups, so what is not known of them makes no group look different.
+    """
+    own = np.zeros(directions.shape[-2:])
+    if len(posterior):
+        own = full(posterior.mean(axis=0))
+        size = np.sqrt(np.diag(own))
+        size = np.where(size > 0.0, size, 1.0)
+        seen = (own / size[:, None] / size)[:, shared]
+        own = own - size[:, None] * (seen @ np.linalg.pinv(seen[shared], hermitian=True) @ seen.T) * size
+    return Unsure(more if more.size else np.zeros_like(own), directions, own, groups - 1.0)
 
 
 def _sd_interval(variance: float, df: float, level: float) -> tuple[float, float]:
