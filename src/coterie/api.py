@@ -155,9 +155,9 @@ def fit(  # type: ignore[misc]
         :func:`coterie.data.sort_keys.sort_keys`.
     split_by : str, or with Torch (n,) array, optional
         Keep rows with the same value of this column (a person's) on one side of a split.
-    given_split : str or (n,) array, optional
-        With Torch: the side of every row, "train", "validation" or "test", or True for those that are held out. By
-        default the array "split" of the rows, where they have one.
+    given_split : str, or with Torch (n,) array, optional
+        The column with the side of every row, "train", "validation" or "test", or True for those that are held out;
+        with a formula "validation" rows are trained on, too. With Torch by default "split", where rows have it.
     reml : bool, default True
         Restricted likelihood, for a Gaussian outcome.
     cluster_variance : {"common", "own"}, default "common"
@@ -221,7 +221,7 @@ def compared(rows: Any, *arguments: Any, methods: str | Sequence[str], **options
 _BELONGS = {
     **dict.fromkeys(("cluster", "family", "covariance", "splits", "reml"), "a formula"),
     **dict.fromkeys(("cluster_variance", "residual", "quadrature", "gamma", "lam", "alpha"), "a formula"),
-    **dict.fromkeys(("group", "personal", "partition", "privacy", "given_split"), "coterie.Torch"),
+    **dict.fromkeys(("group", "personal", "partition", "privacy"), "coterie.Torch"),
     **dict.fromkeys(("offset", "missing"), "a formula"),
 }
 """Options that say nothing of the other kind of model."""

@@ -15,7 +15,7 @@ from coterie.families import GAUSSIAN
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.relations.given_by_label import aligned
-from coterie.report.fit_page import render, tiles
+from coterie.report.fit_page import made, render, tiles
 from coterie.report.words import headline
 from coterie.runs.run_table_method import client_losses, run
 from papers.simulate import tree
@@ -285,3 +285,37 @@ def test_clients_that_truly_lose_are_named():
     found = coterie.fit(table, "y ~ x", client="c", splits=20, covariance="diagonal")
     named = found.client_gains["worse_than_local"].to_numpy()
     assert named[odd].sum() >= 5 and not named[~odd].any()
+
+
+def test_a_given_split_holds_out_the_rows_that_it_says(table):
+    """Of the rows that another split holds out there is the same evidence; choices are made by those left."""
+    clients = clients_of(table)
+    df, late = table.assign(day=np.arange(len(table))), np.zeros(len(table), dtype=bool)
+    late[clients.order] = split_rows(clients, 0.25, 0, 0, order=np.arange(len(table))[clients.order])
+    df["fold"], df["held"] = np.where(late, "test", "Train"), late
+    how = {"client": "client", "cluster": "cluster", "methods": ["hierarchical", "given-strengths"], "gamma": 0.5}
+    by_day = coterie.compare(df, "y ~ x1", **how, order_by="day").drop(columns=["seconds"], errors="ignore")
+    for name in ("fold", "held"):
+        found = coterie.compare(df, "y ~ x1", **how, given_split=name).drop(columns=["seconds"], errors="ignore")
+        pd.testing.assert_frame_equal(found, by_day)
+    result = coterie.fit(df, "y ~ x1", "client", "cluster", given_split="fold")
+    assert ", on the rows given to test on." in result.reason and "that 'fold' holds out" in " ".join(made(result))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"given_split": "fold"}, "All rows of client a are held out by 'fold'"),
+        ({"given_split": "none"}, "No row of 'none' says test"),
+        ({"given_split": "y"}, "by train, validation or test"),
+        ({"given_split": "fold", "order_by": "x"}, "given_split and order_by both"),
+        ({"given_split": "fold", "test_fraction": 0.5}, "given_split and test_fraction both"),
+        ({"given_split": "fold", "splits": 0}, "given_split changes nothing"),
+        ({"given_split": "flod"}, "Did you mean 'fold'"),
+    ],
+)
+def test_a_split_that_cannot_be_given(how, said):
+    df = pd.DataFrame({"client": list("aaabbbbb"), "x": np.arange(8.0), "y": np.arange(8.0) % 3})
+    df["fold"], df["none"] = ["test"] * 4 + ["train"] * 4, "train"
+    with pytest.raises(CoterieError, match=said):
+        coterie.fit(df, "y ~ x", "client", **how)

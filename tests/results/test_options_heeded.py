@@ -31,6 +31,7 @@ GIVEN = {
     "alpha": {"gamma": 0.6, "alpha": 0.5},
     "order_by": {"order_by": "t"},
     "split_by": {"split_by": "person"},
+    "given_split": {"given_split": "fold"},
     "test_fraction": {"test_fraction": 0.5},
     "rounds": {"rounds": 7},
     "network": {"network": {"edges": EDGES, "lam": 0.02}},
@@ -55,7 +56,7 @@ ADVICE = {
 }
 PREDICTION = {"interval": {"interval": 0.8}, "type": {"type": "link"}, "missing": {"missing": "empty"}}
 PREDICTION |= {"interval_of": {"interval": 0.8, "interval_of": "outcome"}}
-FREE = {"formula", "client", "method", "splits", "strengths", "order", "groups", "methods", "each"}
+FREE = {"formula", "client", "method", "splits", "strengths", "order", "groups", "given", "methods", "each"}
 FREE |= {"cluster", "missing", "seed"}  # of what some methods rightly see nothing, whatever the rows
 NEEDED = {"given-strengths": {"gamma": 0.7}, "similarity-network": {"network": {"edges": EDGES[1:], "lam": 0.01}}}
 QUICK = ["local", "pooled", "own-intercept", "clusterwise", "hierarchical", "given-strengths", "james-stein", "fedavg"]
@@ -65,7 +66,7 @@ QUICK = ["local", "pooled", "own-intercept", "clusterwise", "hierarchical", "giv
 def rows():
     rng, client = np.random.default_rng(0), np.repeat(np.arange(K), N)
     x, order = rng.normal(size=K * N), rng.permutation(K * N)
-    df = pd.DataFrame({"c": client, "g": client % 3, "x": x, "t": order, "person": order // 3})
+    df = pd.DataFrame({"c": client, "g": client % 3, "x": x, "t": order, "person": order // 3, "fold": order % 3 == 0})
     df["w"], df["o"] = rng.uniform(0.5, 2.0, K * N), 0.3 * rng.normal(size=K * N)
     df["y"] = rng.poisson(
         np.exp(0.5 + 0.3 * x + 0.3 * rng.normal(size=K)[client] + 0.2 * rng.normal(size=K)[client] * x)

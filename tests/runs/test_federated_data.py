@@ -130,8 +130,6 @@ def test_what_a_call_cannot_have():
         coterie.fit((X, Y), SOFT, client=WHO, test_fraction=0)
     with pytest.raises(CoterieError, match=names("given_split test_fraction")):
         coterie.fit((X, Y), SOFT, client=WHO, test_fraction=0.5, given_split=FOLD)
-    with pytest.raises(CoterieError, match=names("given_split goes Torch")):
-        coterie.fit(pd.DataFrame({"a": Y, "y": Y, "c": WHO}), "y ~ a", client="c", given_split="a")
 
 
 def test_who_has_what_is_counted_drawn_and_kept(tmp_path):

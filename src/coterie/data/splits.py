@@ -40,7 +40,7 @@ class Splits:
     """How rows are held out.
 
     By sorted row (``column[clients.order]``), ``order`` (n,) tests on the latest rows of each client, which is one
-    split, and ``groups`` (n,) keeps rows of the same group (one person's) together.
+    split, as is ``given`` (n,), the rows to test on, and ``groups`` (n,) keeps rows of a group (one person's) together.
     """
 
     count: int = 5
@@ -48,28 +48,32 @@ class Splits:
     seed: int = 0
     order: npt.NDArray[Any] | None = None
     groups: npt.NDArray[Any] | None = None
+    given: Bools | None = None
 
     def inside(self, clients: Clients, part: Clients) -> Splits:
         """The same for some of the rows of ``clients``, whose order and groups these are."""
-        if part is clients or (self.order is None and self.groups is None):
+        keyed = (self.order, self.groups, self.given)
+        if part is clients or all(keys is None for keys in keyed):
             return self
         place = np.empty(clients.order.max() + 1, dtype=np.int64)
         place[clients.order] = np.arange(len(clients.order))
-        order, groups = (
-            None if keys is None else getattr(keys, "iloc", keys)[place[part.order]]
-            for keys in (self.order, self.groups)
+        order, groups, given = (
+            None if keys is None else getattr(keys, "iloc", keys)[place[part.order]] for keys in keyed
         )
-        return replace(self, order=order, groups=groups)
+        return replace(self, order=order, groups=groups, given=given)
 
     def inner(self, most: int) -> Splits:
         """Others of the same kind, ``most`` at most, of rows that these train on: what is chosen there is tested here.
 
-        They keep the order and the groups, which choices would leak through as tests do.
+        They keep the order and the groups, which choices would leak through as tests do; given rows are tests alone.
         """
-        return replace(self, count=min(self.count, most), seed=self.seed + 1)
+        return replace(self, count=min(self.count, most), seed=self.seed + 1, given=None)
 
     def masks(self, clients: Clients) -> Iterator[Bools]:
         """Test rows (n,) of every split."""
+        if self.given is not None:
+            yield self.given
+            return
         for repeat in range(1 if self.order is not None else self.count):
             yield split_rows(clients, self.fraction, self.seed, repeat, self.order, self.groups)
 
@@ -198,6 +202,22 @@ def _sides(values: Any, name: str) -> Ints | None:
             f"'{coded.labels[sides.index(-1)]}': write these, or give it another name."
         )
     return np.array(sides, dtype=np.int64)[coded.codes]
+
+
+def given_test(table: Table, clients: Clients, name: str | None) -> Bools | None:
+    """``given`` of :class:`Splits` from a column of the table; a CoterieError where it leaves a client no row."""
+    column = _column(table, name, "given_split", clients)
+    if column is None:
+        return None
+    test = np.asarray(_sides(column, str(name)) == TEST)
+    if not test.any():
+        raise CoterieError(f"No row of '{name}' says test: hold rows out, or let splits be 0.")
+    if (bare := np.flatnonzero(np.bincount(clients.codes[~test], minlength=len(clients)) == 0)).size:
+        raise CoterieError(
+            f"All rows of client {clients.labels[bare[0]]} are held out by '{name}', so that nothing can be fitted on "
+            "any: give each client rows to train on, or leave that client out."
+        )
+    return test
 
 
 def split_keys(

@@ -256,12 +256,14 @@ class TableComparison(Comparison):
         shown = [name for name in each if name in (*BASELINES, recommended) and name != best]
         others = [f"{each[name]:.4g} for {name}" for name in shown]
         held = "the latest rows" if splits.order is not None else plural(splits.count, "split")
+        held += f" with {100.0 * splits.fraction:.3g}% of each client's rows held out"
+        held = held if splits.given is None else "the rows given to test on"
         text = "It has"
         if best != recommended:
             text = f"It has a model of every cluster, for clients never seen, unlike {best}, which has"
         text += f" the lowest held-out {self.family.loss} over rows ({each[best]:.4g}"
         against = f", against {joined(others)}" if others else ""
-        text += f"{against}), on {held} with {100.0 * splits.fraction:.3g}% of each client's rows held out."
+        text += f"{against}), on {held}."
         text += self._of_median(recommended)
         if tied := may_be_as_good(self.table, best):
             names = ("Method " if len(tied) == 1 else "Methods ") + joined(tied)

@@ -99,10 +99,15 @@ def made(result: FitResult) -> list[str]:
     chosen, cost, out = result.settings, result.ledger, list[str]()
     if not result.comparison.empty and {"splits", "test_fraction"} <= set(chosen):
         share, one = words.percent(float(chosen["test_fraction"])), words.one(result.model.client_name)
-        out.append(
-            f"Each method was fitted {plural(int(chosen['splits']), 'time')} without {share} of every {one}'s rows, "
-            f"and judged by these; the rows were drawn by seed {chosen.get('seed', 0)}, the same for every method."
-        )
+        times, drawn = plural(int(chosen["splits"]), "time"), f"drawn by seed {chosen.get('seed', 0)}"
+        without = f"{times} without {share} of every {one}'s rows, and judged by these; the rows were {drawn}"
+        if chosen.get("order_by"):
+            without = (
+                f"once without the latest {share} of every {one}'s rows by '{chosen['order_by']}', judged by these"
+            )
+        if chosen.get("given_split"):
+            without = f"once without the rows that '{chosen['given_split']}' holds out, and judged by these"
+        out.append(f"Each method was fitted {without}, the same for every method.")
     how = "restricted likelihood" if result.reml else "likelihood"
     by = f", by {how}" if math.isfinite(result.log_likelihood) else ""
     out.append(f"The model of this page, {result.method}, was then fitted on all rows{by}.")

@@ -154,10 +154,15 @@ class Options:
     split_by: Annotated[
         str | None, Option("Keep rows with the same value, such as a person's, on one side of a split.", **_BY)
     ] = None
+    given_split: Annotated[
+        str | None,
+        Option("Hold out the rows of which this column says test, or True (one split); others say train.", **_BY),
+    ] = None
     seed: Annotated[int, Option("Of the splits, and of what methods over rounds draw.", **_EVIDENCE)] = 0
     strengths: dict[str, Any] = field(default_factory=dict)
     order: Any = None
     groups: Any = None
+    given: Any = None
     methods: tuple[str, ...] = ()
     each: int | None = None
     engine: dict[str, Any] = field(default_factory=dict)
@@ -181,6 +186,9 @@ class Options:
         if self.quadrature is not None and family_named(self.family).has_dispersion:
             raise CoterieError(f"The {self.family} family's likelihood is known exactly: leave quadrature out.")
         for name in ("order_by", "split_by", "test_fraction"):
+            if self.is_given("given_split") and self.is_given(name):
+                raise CoterieError(f"given_split and {name} both say which rows are held out: name one.")
+        for name in ("order_by", "split_by", "test_fraction", "given_split"):
             if self.splits == 0 and self.is_given(name):
                 raise CoterieError(f"{name} changes nothing where splits is 0: ask for a split, or leave it out.")
         over = [name for name, method in FITTED.items() if method.rounds]
@@ -223,7 +231,7 @@ class Options:
         """How rows are held out."""
         from coterie.data.splits import Splits
 
-        return Splits(self.splits, self.test_fraction, self.seed, self.order, self.groups)
+        return Splits(self.splits, self.test_fraction, self.seed, self.order, self.groups, self.given)
 
     def unheeded(self, methods: Collection[str]) -> list[str]:
         """A sentence for each option that is given and that none of the methods takes."""

@@ -12,7 +12,7 @@ import pandas as pd
 from coterie.data.clients import mean_weight
 from coterie.data.formula import check_syntax
 from coterie.data.prepare_table import prepare
-from coterie.data.splits import split_keys
+from coterie.data.splits import given_test, split_keys
 from coterie.data.table import Table, as_name, as_names
 from coterie.data.table_files import read_table
 from coterie.errors import CoterieError
@@ -39,7 +39,7 @@ def asked_options(arguments: dict[str, Any]) -> Options:
         "client": as_name("client", arguments["client"]),
         "cluster": as_names("cluster", arguments["cluster"]),
     }
-    for name in ("order_by", "split_by"):
+    for name in ("order_by", "split_by", "given_split"):
         as_names(name, arguments[name])
     check_syntax(arguments["model"])
     asked = {name: arguments[name] for name in declared(Options)}
@@ -49,18 +49,22 @@ def asked_options(arguments: dict[str, Any]) -> Options:
 def fitting(df: Any, arguments: dict[str, Any]) -> Fitting:
     """A fit of a table, once its rows are read and its options are checked."""
     start, options = perf_counter(), asked_options(arguments)
-    names = ("model", "client", "cluster", "offset", "weights", "order_by", "split_by", "missing")
-    formula, client, cluster, offset, weights, order_by, split_by, missing = (arguments[name] for name in names)
+    names = ("model", "client", "cluster", "offset", "weights", "order_by", "split_by", "given_split", "missing")
+    formula, client, cluster, offset, weights, order_by, split_by, given_split, missing = (
+        arguments[name] for name in names
+    )
     table = Table.of(_read(df, arguments) if isinstance(df, (str, Path)) else df)
     clients, design = prepare(table, formula, client, cluster, options.family, offset, weights, missing)
     order, groups, notes = split_keys(table, clients, order_by, split_by)
+    given = given_test(table, clients, given_split)
     clients = replace(clients, notes=(*clients.notes, *notes))
     left_out = LeftOut.of(clients, {name: table[name].series for name in cluster})
     ties = aligned(clients, {name: arguments[name] for name in ("gamma", "lam", "alpha")}, left_out)
     network = None if options.network is None else by_position(clients, options.network, table.frame)
-    options = replace(options, network=network, strengths=ties, order=order, groups=groups)
+    options = replace(options, network=network, strengths=ties, order=order, groups=groups, given=given)
     settings = {"formula": formula, "client": client, "cluster": list(cluster), "offset": offset}
     settings |= {"weights": weights, "order_by": order_by, "split_by": split_by, "missing": missing}
+    settings |= {} if given_split is None else {"given_split": given_split}
     same = [*design.parsed.outcome_columns, client, *(name for name in (offset, weights) if name is not None)]
     settings["outcome"] = table.fingerprint(same)
     about = table.frame.attrs.get("coterie", {})
@@ -68,7 +72,7 @@ def fitting(df: Any, arguments: dict[str, Any]) -> Fitting:
         settings["na_values"] = about["na_values"]
     mean = 1.0 if weights is None else mean_weight(table[weights].floats[clients.order])
     used = [*design.parsed.outcome_columns, *design.columns, client, *cluster]
-    used += [name for name in (offset, weights, order_by, split_by) if name is not None]
+    used += [name for name in (offset, weights, order_by, split_by, given_split) if name is not None]
     fingerprint = table.fingerprint(used)
     source = about.get("source") or f"{in_memory.MARK}table {fingerprint}"
     rounds = {"rounds": options.each} if options.methods and options.each is not None else options.rounds

@@ -24,7 +24,7 @@ from coterie.results.fit_options import Columns, Options
 from coterie.user_code import marks_work
 
 CHECK, COMPARE, ADVISE = "check", "compare", "advise"
-_ROWS_TOGETHER = ("order_by", "split_by")
+_ROWS_TOGETHER = ("order_by", "split_by", "given_split")
 _TASK = (*(name for name in declared(Columns) if name != "formula"), "family")
 _OPTIONS = [name for name in declared(Options) if name not in (*_TASK, *_ROWS_TOGETHER, "method", "seed")]
 
