@@ -189,7 +189,7 @@ class FitPlots(Plots):
         from coterie.results.residuals import clients_of, linear_predictor
 
         result = self.result
-        if result.family != "binomial":
+        if not result.model.scattering.two_classes:
             raise CoterieError(f"Calibration is of probabilities, and family '{result.family}' has none.")
         rows = clients_of(result, table)
         said = result.model.scattering.mean(linear_predictor(result, rows, result.model.client))
