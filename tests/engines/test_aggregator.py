@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from coterie.engines import wire
 from coterie.engines.aggregator import Aggregator
 from coterie.engines.retry_and_quorum import BelowQuorum, Policy
 from coterie.engines.secure_sum import Secure
@@ -31,7 +32,12 @@ def of_cluster(site, w):
 
 
 def tree(problem, below, levels=1, fault=None, folder=None):
-    """A coordinator over aggregators of aggregators of sites; ``below`` are the sites of each."""
+    """A coordinator over :func:`hubs`."""
+    return Remote(hubs(problem, below, levels, fault, folder), policy=PATIENT)
+
+
+def hubs(problem, below, levels=1, fault=None, folder=None):
+    """A transport to aggregators of aggregators of sites; ``below`` are the clients of each site."""
     receivers = {name: node.receive for name, node in nodes(problem, below, folder).items()}
     for level in range(levels):
         names = list(receivers)
@@ -42,7 +48,7 @@ def tree(problem, below, levels=1, fault=None, folder=None):
             own = Aggregator(f"hub {level} {k}", lower, policy=PATIENT, folder=folder and folder / f"hub-{level}-{k}")
             upper[f"hub {level} {k}"] = own.receive
         receivers = upper
-    return Remote(Local(receivers, fault), policy=PATIENT)
+    return Local(receivers, fault)
 
 
 @pytest.fixture
@@ -122,13 +128,31 @@ def test_an_exchange_that_the_coordinator_did_not_count_did_not_happen_below(pro
 
 
 def test_a_new_process_of_an_aggregator_goes_on(problem, tmp_path):
-    """All hubs and sites are made anew from their folders, below a coordinator that stays."""
-    fed = tree(problem, places(problem), folder=tmp_path)
+    """All hubs and sites are made anew from their folders, below a coordinator that stays and opens nothing again."""
+    fed = tree(problem, places(problem), 2, folder=tmp_path)
+
+    def again():
+        fed._transport = hubs(problem, places(problem), 2, folder=tmp_path)
+
+    again()  # before anything was asked
     for x in (1.0, 2.0):
         fed.ask(moved, to=np.arange(0, 23, 2), x=x)
-    again = tree(problem, places(problem), folder=tmp_path)
-    fed._transport = again._transport
+    again()
     assert fed.ask(moved, x=4.0)["held"].tolist() == [7.0 if i % 2 == 0 else 4.0 for i in range(23)]
+
+
+def test_a_region_begins_with_all_its_sites_or_not_at_all(problem):
+    some = hubs(problem, places(problem), fault=lambda name, call, reply: None if name == "hub 0 1" else reply)
+    hub = Aggregator("hub", some, policy=Policy(retries=1, min_clients=1))
+    assert "busy" in wire.decode(hub.receive(wire.encode({"kind": "about"})))
+
+
+def test_a_run_that_no_process_opened_and_a_name_that_is_no_file_are_refused(problem, tmp_path):
+    hub = Aggregator("hub", hubs(problem, places(problem)), policy=PATIENT, folder=tmp_path / "hub")
+    for run, kind, why in (("run", "last", "does not know the run 'run'"), ("../run", "about", "no name of a run")):
+        with pytest.raises(CoterieError, match=why):
+            raise CoterieError(wire.decode(hub.receive(wire.encode({"run": run, "kind": kind})))["refused"])
+    assert not any(tmp_path.rglob("*"))
 
 
 def test_sums_cannot_be_masked_within_a_tree(problem):

@@ -67,3 +67,9 @@ def test_outcomes_in_units_whose_powers_overflow_are_fitted_in_others(family, po
     np.testing.assert_allclose(found, one.global_coefficients[columns], rtol=1e-9)
     gains = other.comparison["gain_over_local_low"] * 2.0 ** -(power * (1 + one.reml))
     np.testing.assert_allclose(gains, one.comparison["gain_over_local_low"], rtol=1e-6)
+
+
+def test_the_noise_of_gradients_is_in_the_unit_of_outcomes():
+    how = {"method": "async-l2gd", "rounds": {"steps": 4}, "splits": 0}
+    one, other = (coterie.fit(DF.assign(y=unit * DF["y"]), "y ~ x", "g", **how) for unit in (1.0, 2.0**120))
+    assert other.theory["rounds"]["sigma2"] == one.theory["rounds"]["sigma2"] * 2.0**240 > 0.0

@@ -8,7 +8,9 @@ theirs to commit, as without a tree. An aggregator answers for all its sites or 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -28,22 +30,23 @@ from coterie.federation import Clusters, Ints, PerCluster, find_work
 class Aggregator:
     """A receiver, as a site's :class:`~coterie.engines.site.Node`, of sites that a transport reaches.
 
-    ``policy`` is that towards the sites below, of whom all must answer. What a site has counted is kept in the
-    ``folder``; without one a new process has forgotten its runs. Sums that are masked cannot be added here in parts, so
+    ``policy`` is that towards the sites below, of whom all must answer. Runs, and what a site has counted, are kept in
+    the ``folder``; without one a new process has forgotten them. Sums that are masked cannot be added here in parts, so
     they are refused: secure sums are of sites without a tree.
     """
 
     def __init__(
         self, name: str, transport: Transport, *, policy: Policy | None = None, folder: str | Path | None = None
     ) -> None:
-        self._name, self._transport, self._policy = name, transport, policy or Policy(min_clients="all")
+        self._name, self._transport, self._policy = name, transport, replace(policy or Policy(), min_clients="all")
         self._folder = None if folder is None else Path(folder)
-        self._link = CoordinatorLink()
+        self._link, self._lock = CoordinatorLink(), Lock()
         self._runs: dict[str, _Below] = {}
 
     def receive(self, data: bytes) -> bytes:
-        """Answer one message."""
-        return self._link.answered(data, self._answered)
+        """Answer one message: one that comes again while it is worked on waits for the same reply."""
+        with self._lock:
+            return self._link.answered(data, self._answered)
 
     def _answered(self, request: Any, key: bytes) -> bytes:
         try:
@@ -56,14 +59,10 @@ class Aggregator:
             return failed(problem)
 
     def _answer(self, request: Mapping[str, Any], key: bytes) -> bytes:
-        run, kind = str(request.get("run", "run")), request["kind"]
+        kind = request["kind"]
+        below = self._below(str(request.get("run", "run")), request if kind in ("open", "about") else None)
         if kind in ("open", "about"):
-            if run not in self._runs:
-                path = None if self._folder is None else self._folder / run
-                self._runs[run] = _Below(self._transport, request, self._policy, path)
-            return wire.encode({"done": kind, "name": self._name, **self._runs[run].about()})
-        if (below := self._runs.get(run)) is None:
-            raise Refusal(f"{self._name} does not know the run {run!r}: begin a new one.")
+            return wire.encode({"done": kind, "name": self._name, **below.about()})
         last, before, reply = below.last
         if kind == "last":
             return wire.encode({"done": "last", "number": last})
@@ -81,28 +80,43 @@ class Aggregator:
         below.write()
         return reply
 
+    def _below(self, run: str, opening: Mapping[str, Any] | None) -> _Below:
+        """The sites below in a run that is opened, or was by this process or an earlier one."""
+        if run not in self._runs:
+            if run in ("", ".", "..") or "/" in run or "\\" in run:
+                raise Refusal(f"{run!r} is no name of a run.")
+            path = None if self._folder is None else self._folder / run
+            kept = read_durable(path) if path is not None and path.exists() else None
+            if (opening := opening or (kept and kept[0])) is None:
+                raise Refusal(f"{self._name} does not know the run {run!r}: begin a new one.")
+            self._runs[run] = _Below(self._transport, opening, self._policy, path, kept)
+        return self._runs[run]
+
 
 class _Below(Remote):
     """The sites below in one run. They stand where the coordinator above says, not where this one has been."""
 
-    def __init__(self, transport: Transport, opening: Mapping[str, Any], policy: Policy, path: Path | None) -> None:
-        given = {name: opening[name] for name in ("run", "task", "seed") if name in opening}
-        super().__init__(transport, policy=policy, **given)
+    def __init__(
+        self, transport: Transport, opening: Mapping[str, Any], policy: Policy, path: Path | None, kept: Any
+    ) -> None:
+        self._given = {name: opening[name] for name in ("run", "task", "seed") if name in opening}
+        super().__init__(transport, policy=policy, **self._given)
         self._path = path
         self._committed: Exchange = [0, 0]
         self._pending: Exchange | None = None
         self._before = list(self._counted)  # what each site had counted before the exchange that is pending
         self.last = (0, b"", b"")
-        if path is not None and path.exists():
-            kept = read_durable(path)
-            self._committed, self._pending, self._before, self._counted, last, self._retry.number = kept
+        if kept is None:
+            self.write()
+        else:
+            _, self._committed, self._pending, self._before, self._counted, last, self._retry.number = kept
             self.last = (last[0], last[1], last[2])
 
     def write(self) -> None:
         """Keep where the sites stand."""
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            stand = [self._committed, self._pending, self._before, self._counted]
+            stand = [self._given, self._committed, self._pending, self._before, self._counted]
             write_durable(self._path, wire.pieces([*stand, list(self.last), self._retry.number]))
 
     def about(self) -> dict[str, Any]:

@@ -156,12 +156,15 @@ def in_table(fitted: Estimates, B: Floats) -> Estimates:
 def in_unit(fitted: Estimates, unit: float) -> Estimates:
     """What was fitted to outcomes that were divided by a unit, as estimates of these outcomes."""
     turned, likelihood = in_table(fitted, unit * np.eye(len(fitted.root))), fitted.log_likelihood
-    each = fitted.client_sigma2
-    if likelihood is not None and "rows" in fitted.info:
-        free = fitted.info["rows"] - len(fitted.root) * bool(fitted.info.get("reml"))
+    each, info = fitted.client_sigma2, fitted.info
+    if likelihood is not None and "rows" in info:
+        free = info["rows"] - len(fitted.root) * bool(info.get("reml"))
         likelihood -= free * float(np.log(unit))
+    if "sigma2" in info.get("rounds", ()):  # of gradients
+        info = info | {"rounds": info["rounds"] | {"sigma2": info["rounds"]["sigma2"] * unit**2}}
     each = None if each is None else each * unit**2
-    return replace(turned, sigma2=fitted.sigma2 * unit**2, client_sigma2=each, log_likelihood=likelihood)
+    square = fitted.sigma2 * unit**2
+    return replace(turned, sigma2=square, client_sigma2=each, log_likelihood=likelihood, info=info)
 
 
 def _spread(setup: Setup, L: Floats, sigma2: float) -> Floats:

@@ -50,6 +50,8 @@ def test_what_runs_will_cost_is_known_before_and_is_what_they_cost():
     fit = [epsilon({Event(8.0): n}, 1e-5) <= 1.0 for n in range(4, 9)]
     assert answered.tolist() == [2, sum(fit)] and 0 < sum(fit) < 5
     assert guard.ahead([(2, 0.01)])[1][1] == [epsilon({Event(8.0): 3, Event(8.0, 0.01): 2}, 1e-5)]
+    # a run of which one exchange would be too much leaves what it does not spend to those after it
+    assert guard.ahead([(50, 1.0), (2, 1e-6)])[0].tolist() == [sum(fit), 2]
 
 
 def test_rows_of_one_person_are_a_mixture_where_each_is_in_a_sum_by_its_own_coin():
@@ -62,6 +64,9 @@ def test_rows_of_one_person_are_a_mixture_where_each_is_in_a_sum_by_its_own_coin
     delta = max(np.trapezoid(np.maximum(a - np.exp(eps) * b, 0.0), x) for a, b in sides)
     assert eps <= group_epsilon({Event(z, q): 1}, delta, 2) < eps + 2e-3
     assert eps < group_epsilon({Event(z): 1}, delta, 2)
+    # sums that nobody was in, or that were never made, cost nothing
+    assert group_epsilon({Event(z, 0.0): 9}, delta, 2) == 0.0
+    assert group_epsilon({Event(z): 2, Event(z, q): 0}, delta, 2) == group_epsilon({Event(z): 2}, delta, 2)
 
 
 BETTER = [{"clip": {"v": 1.5}}, {"noise": 1.9}, {"seed": 1}, {"clip": {"v": 1.0, "n": 1.0}, "work": both}]

@@ -228,6 +228,7 @@ def group_epsilon(events: Mapping[Event, int], delta: float, size: int) -> float
     In a sampled sum each is there by a coin of its own: a mixture of Gaussians (Ganesh 2024), whose privacy losses are
     composed. Without sampling it is exact.
     """
+    events = {event: n for event, n in events.items() if n and event.sampling > 0.0}
     if size == 1 or all(event.sampling >= 1.0 for event in events):
         return epsilon({Event(event.noise / size, event.sampling): n for event, n in events.items()}, delta)
     if any(not event.noise > _NONE * size for event in events):
@@ -242,7 +243,7 @@ def group_epsilon(events: Mapping[Event, int], delta: float, size: int) -> float
         one = pld.from_mixture_gaussian_mechanism(
             event.noise, many, chances / chances.sum(), value_discretization_interval=_COARSE
         )
-        losses = losses.compose(one.self_compose(n)) if n else losses
+        losses = losses.compose(one.self_compose(n))
     return float(losses.get_epsilon_for_delta(delta))
 
 

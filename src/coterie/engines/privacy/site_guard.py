@@ -75,20 +75,22 @@ class Guard:
     def ahead(self, runs: Sequence[tuple[int, float]], groups: Sequence[int] = (1,)) -> tuple[Ints, list[list[float]]]:
         """What further runs, (exchanges, sampling) each, would spend, before any of it is.
 
-        How many exchanges of each would be answered; and the epsilon so far and after each run, if all of them were, of
-        as many clients (or rows) together as ``groups`` says. Every client is charged alike, asked or not.
+        How many exchanges of each would be answered, after those of the runs before that would be; and the epsilon so
+        far and after each run, if all of them were, of as many clients (or rows) together as ``groups`` says. Every
+        client is charged alike, asked or not.
         """
-        counts, answered, spent = dict(self._counts), [], []
+        counts, charged, answered, spent = dict(self._counts), dict(self._counts), [], []
         for exchanges, sampling in ((0, 1.0), *runs):
             event = Event(self.noise, sampling)
-            before = counts.get(event, 0)
+            before = charged.get(event, 0)
 
             def cost(n: int, event: Event = event, before: int = before) -> float:
-                return epsilon(counts | {event: before + n}, self.delta)
+                return epsilon(charged | {event: before + n}, self.delta)
 
             most = self.budget * (1.0 + 1e-9)
             answered.append(exchanges if cost(exchanges) <= most else bisect_right(range(1, exchanges), most, key=cost))
-            counts[event] = before + exchanges
+            charged[event] = before + answered[-1]
+            counts[event] = counts.get(event, 0) + exchanges
             spent.append([group_epsilon(counts, self.delta, size) for size in groups])
         return np.asarray(answered[1:], dtype=np.int64), spent
 
