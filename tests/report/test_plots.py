@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 
 import coterie
 from coterie.errors import CoterieError
 from coterie.evidence.training_comparison import compare
+from coterie.report import fit_figures
 from coterie.report.plots import colours
 from coterie.results.training_result import TrainingResult
 from tests.messages import names
@@ -64,6 +67,24 @@ def test_coefficients_and_methods(usual) -> None:
     ax = usual.plot.methods()
     first = ax.containers[0][0].get_xdata()[0]
     assert first == usual.comparison["gain_over_local"][usual.comparison["loss_rows"].idxmin()]
+
+
+def test_points_stand_clear_of_the_frame_and_rows_are_whole() -> None:
+    table = pd.DataFrame({"c": np.repeat(np.arange(250), 4), "x": np.tile(np.arange(4.0), 250)})
+    table["y"] = np.random.default_rng(0).normal(size=len(table)) + np.repeat(
+        np.random.default_rng(1).normal(size=250), 4
+    )
+    fit = coterie.fit(table, "y ~ x", "c", splits=3)
+    for ax in (fit.plot.methods(), fit.plot.coefficients()):
+        at = ax.containers[0][0].get_ydata()
+        assert ax.get_ylim() == (at.max() + 0.5, -0.5)
+    assert all(float(tick).is_integer() for tick in fit.plot.gains().get_xticks())
+    clients = fit.plot.clients()
+    assert clients.get_xlabel() == "200 of 250 c groups, in order"
+    (figure,) = [
+        one for one in fit_figures.gain_figures(fit) if one.title == "Gain over local models, by number of rows"
+    ]
+    assert re.findall(r'class="tick"[^>]*text-anchor="middle">([^<]*)<', figure.svg) == ["3", "4", "5"]
 
 
 def test_calibration_is_of_probabilities() -> None:

@@ -107,7 +107,7 @@ def test_the_report_shows_the_check_also_of_a_saved_fit(tmp_path: Path) -> None:
         one.report(tmp_path / f"{k}.html")
     page = (tmp_path / "0.html").read_text(encoding="utf-8")
     assert "Does the model fit?" in page
-    assert "<strong>Dispersion.</strong>" in page
+    assert "<strong>Dispersion: a doubt.</strong>" in page
     assert page == (tmp_path / "1.html").read_text(encoding="utf-8")
     pd.testing.assert_series_equal(back.residuals(table=table()), fit.residuals())
     for call in (back.residuals, back.influence):

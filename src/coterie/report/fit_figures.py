@@ -46,7 +46,7 @@ def _sorted_gains(gain: Floats, labels: list[str], other: str, result: FitResult
     order = np.argsort(gain, kind="stable")
     value, m = gain[order], len(gain)
     down, up = int((gain < 0).sum()), int((gain > 0).sum())
-    axes = Axes((0.0, float(m)), spread(value, zero=True))
+    axes = Axes((0.0, float(m)), spread(value, zero=True), whole=True)
     parts = []
     for kind, start, stop in (("loss", 0, down), ("gain", m - up, m)):
         if start == stop:
@@ -82,7 +82,7 @@ def _gains_by_rows(gain: Floats, rows: Floats, labels: list[str], other: str, re
     low, high = float(rows.min()), float(rows.max())
     wide = high > 8 * max(low, 1.0)
     ends = (max(low, 0.5) / 1.15, high * 1.15) if wide else (low - 1.0, high + 1.0)
-    axes = Axes(ends, spread(gain, zero=True), log=wide)
+    axes = Axes(ends, spread(gain, zero=True), log=wide, whole=True)
     x, y = axes.across(np.maximum(rows, 0.5)), axes.down(gain)
     parts = [axes.level("zero", 0.0)]
     if labels:
@@ -261,7 +261,8 @@ def loss_curve(result: FitResult) -> Figure:
     trace = np.array(result.model.info["training"]["trace"], dtype=np.float64)
     rounds, loss = trace[np.isfinite(trace[:, 1])].T if np.isfinite(trace[:, 1]).any() else np.zeros((2, 1))
     room = 0.05 * float(loss.max() - loss.min()) or 1.0
-    axes = Axes((0.0, max(float(rounds.max()), 1.0)), (float(loss.min()) - room, float(loss.max()) + room))
+    frame = (float(loss.min()) - room, float(loss.max()) + room)
+    axes = Axes((0.0, max(float(rounds.max()), 1.0)), frame, whole=True)
     parts = [mark("path", "bar thin", d=line(axes.across(rounds), axes.down(loss)))]
     looks, first, last = plural(len(loss), "look"), words.number(loss[0]), words.number(loss[-1])
     label = f"Mean loss of rows over {looks}, from {first} to {last}."

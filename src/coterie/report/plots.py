@@ -66,7 +66,7 @@ def _lying(ax: Axes | None, title: str, x: str, names: Sequence[str], value: Any
     half = np.abs(np.asarray(ends, dtype=np.float64).reshape(-1, 2) - value[:, None])
     ax.errorbar(value, at, xerr=np.nan_to_num(half).T, fmt="o", color=colours()["gain"], markersize=4, linewidth=1.2)
     ax.set_yticks(at, names)
-    ax.invert_yaxis()
+    ax.set_ylim(len(names) - 0.5, -0.5)
     ax.grid(True, axis="x")
     ax.grid(False, axis="y")
     return ax
@@ -130,6 +130,10 @@ class FitPlots(Plots):
         ax.axhline(0.0, color=colours()["ink"], linewidth=0.8)
         if rows.max() > 8 * max(rows.min(), 1.0):
             _logarithmic(ax, rows.min(), rows.max())
+        else:
+            from matplotlib.ticker import MaxNLocator
+
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         return ax
 
     def clients(self, term: str | None = None, ax: Axes | None = None) -> Axes:
@@ -149,11 +153,12 @@ class FitPlots(Plots):
         ax.errorbar(at, value, np.nan_to_num(half), fmt="o", color=colours()["gain"], markersize=3, linewidth=0.9)
         cluster = words.centre(m)
         ax.plot(at, around, "_", color=colours()["loss"], label=words.one(cluster) if cluster else f"all {many}")
-        ax.legend(frameon=False)
+        ax.legend(frameon=False, loc="upper left")  # the coefficients rise
         if len(picked) <= NAMED:
             ax.set_xticks(at, [words.short(m.labels[k], 14) for k in picked], rotation=90)
         else:
-            ax.set_xlabel(f"{many}, in order")
+            some = f"{len(picked)} of {len(m.labels):,} " * (len(picked) < len(m.labels))
+            ax.set_xlabel(f"{some}{many}, in order")
         return ax
 
     def coefficients(self, ax: Axes | None = None) -> Axes:
@@ -184,7 +189,9 @@ class FitPlots(Plots):
     def calibration(self, table: Any = None, ax: Axes | None = None) -> Axes:
         """Of a fit of two classes: how often class 1 came, against how likely the model said it is, in tenths of rows.
 
-        The rows are those that were fitted, or those of ``table`` with the same clients.
+        The rows are those that were fitted, or those of ``table`` with the same clients. Only rows that were not fitted
+        judge a model: models that are pulled together are less sure of their own rows than these deserve, so that the
+        points lie steeper than the line.
         """
         from coterie.results.residuals import clients_of, linear_predictor
 
@@ -197,7 +204,8 @@ class FitPlots(Plots):
         weight = np.where(rows.weights > 0.0, rows.weights, 0.0)[order]
         parts = [part for part in np.array_split(np.arange(len(order)), BINS) if weight[part].sum() > 0.0]
         mean = [[np.average(v[order][p], weights=weight[p]) for p in parts] for v in (said, rows.y)]
-        ax = _axes(ax, "How often, against how likely", "probability that the model says", "share that came")
+        title = f"How often, against how likely ({'fitted' if table is None else 'given'} rows)"
+        ax = _axes(ax, title, "probability that the model says", "share that came")
         ax.axline((0.0, 0.0), slope=1.0, color=colours()["line"], linewidth=1.0)
         ax.plot(*mean, "o", color=colours()["gain"])
         return ax

@@ -33,6 +33,7 @@ class Axes:
     x: tuple[float, float]
     y: tuple[float, float]
     log: bool = False  # of x
+    whole: bool = False  # of x: nothing is between two numbers
     width: float = 440.0
     height: float = 290.0
     left: float = 54.0
@@ -85,7 +86,7 @@ class Axes:
         for value in levels:
             out.append(self.level("grid", value))
             out.append(text(self.left - 7, float(self.down(value)) + 4, words.fixed(value, places), anchor="end"))
-        for value in (decades(*self.x) if self.log else nice(*self.x)) if "x" in ticks else []:
+        for value in (decades(*self.x) if self.log else nice(*self.x, least=float(self.whole))) if "x" in ticks else []:
             x = float(self.across(value))
             out.append(mark("path", "stub", d=f"M{x:.1f} {self.base:g}v4"))
             out.append(text(x, self.base + 17, f"{value:,.6g}"))
@@ -149,9 +150,9 @@ def evenly(n: int, most: int) -> Ints:
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64))
 
 
-def nice(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers between two ends."""
-    raw = (high - low) / most
+def nice(low: float, high: float, most: int = 6, least: float = 0.0) -> list[float]:
+    """Round numbers between two ends, at least so far from each other."""
+    raw = max((high - low) / most, least)
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(size * k for k in (1, 2, 5, 10) if size * k >= raw * 0.999)
     return [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]

@@ -31,7 +31,7 @@ def curves(result: TrainingComparison) -> list[Figure]:
     y = spread(everything[:, 1])
     if result.score == "accuracy":
         y = (max(y[0], 0.0), min(y[1], 1.0)) if y[1] > y[0] else (0.0, 1.0)
-    rounds = Axes((0.0, max(float(everything[:, 0].max()), 1.0)), y)  # a run may end before its first round
+    rounds = Axes((0.0, max(float(everything[:, 0].max()), 1.0)), y, whole=True)  # a run may end before its first round
     title = result.score.capitalize()
     said = f"Held-out {result.score}, the mean over seeds, best method first."
     out = [Figure(f"{title} over rounds", _lines(points, list(points), rounds, 0, "round", unit(result.score)), said)]

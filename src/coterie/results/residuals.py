@@ -210,7 +210,7 @@ def _bend(clients: Clients, r: Floats, here: Any) -> Finding | None:
         return None
     bad = abs(best) > max(float(-ndtri(0.5 * RARE / tried)) / len(r) ** 0.5, 0.03)
     if not bad:
-        return "Columns", f"Residuals do not bend with any column (largest correlation {best:.2f}, {name}).", False
+        return "Columns", f"Residuals do not bend with any column (largest correlation {best:z.2f}, {name}).", False
     return "Columns", f"Residuals bend with {name} (correlation {best:.2f} with its square): add a curve of it.", True
 
 
@@ -224,7 +224,7 @@ def _by_client(clients: Clients, r: Floats, here: Any) -> Finding:
     p = chdtrc(np.maximum(counts, 1.0), square / (common if common > 0.0 else 1.0))
     bad = np.flatnonzero(p < RARE / len(clients))
     if not len(bad):
-        return "Clients", f"No {clients.name} scatters more than chance allows.", False
+        return "Clients", f"No client ({clients.name}) scatters more than chance allows.", False
     some = [clients.labels[i] for i in bad[np.argsort(p[bad], kind="stable")]]
     said = f"{len(bad):,} of {plural(len(clients), 'client')} ({clients.name}) scatter more than others: {listed(some)}"
     return "Clients", f"{said}.", True
