@@ -48,18 +48,20 @@ def update(
 ) -> Reply:
     """Lines 7 to 13: the gradient at the mixture moves the own core model c_i, its products with all move p_i."""
     steps, shared, sent = client.epoch_steps(site, E, B), ~client.personal_mask(site, transport), cores[who]
-    moves = ~parameter_mask(site.objective)
+    moves, part = ~parameter_mask(site.objective), slice(None) if shared.all() else shared
     core, p, theta = np.array(sent), np.array(p), np.array(client.merge(site, sent, transport))
     for s in range(int(steps.max(initial=0))):
-        on = np.flatnonzero(steps > s)
-        own = p[on, who[on], None].astype(core.dtype)
-        theta[np.ix_(on, shared)] = (p[on] @ cores).astype(core.dtype) + own * (core[on] - sent[on])
-        end = client.train(site.take(on), theta[on], 1.0, 1, t * steps[on] + s, B, plain=True)
-        g = (theta[on] - end)[:, shared]
+        on = slice(None) if s < steps.min() else np.flatnonzero(steps > s)  # of all, nothing is copied
+        rows, own, here = np.arange(len(who[on])), p[on].astype(core.dtype), theta[on]
+        mine = own[rows, who[on], None]
+        here[:, part] = own @ cores + mine * (core[on] - sent[on])
+        end = client.train(site.take(on), here, 1.0, 1, t * steps[on] + s, B, plain=True)
+        g = (here - end)[:, part]
         inner = g @ cores.T
-        inner[np.arange(len(on)), who[on]] = np.sum(g * core[on], axis=1)
-        theta[on] = np.where(moves, theta[on] - eta * (theta[on] - end), end)
-        core[on] -= eta * own * g
+        inner[rows, who[on]] = np.sum(g * core[on], axis=1)
+        if not shared.all():  # the mixture is made anew, and own layers move by themselves
+            theta[on] = np.where(moves, here - eta * (here - end), end)
+        core[on] -= eta * mine * g
         p[on] -= eta_p * (inner + pull * (p[on] - p0))
     good = client.finite(core, theta, p)
     theta[:, shared] = np.where(good[:, None], core, sent)

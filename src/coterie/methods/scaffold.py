@@ -51,14 +51,17 @@ def update(
     steps, shared = client.epoch_steps(site, E, B), ~client.personal_mask(site, transport)
     x = client.received(site, w, transport)
     own = site.state.get("c", np.zeros((len(site), len(c)), dtype=x.dtype))
-    shift = np.zeros(x.shape, dtype=x.dtype)
-    shift[:, shared] = c - own
+    shift = (c - own).astype(x.dtype, copy=False)
+    if not shared.all():
+        shift, at_shared = np.zeros(x.shape, dtype=x.dtype), shift
+        shift[:, shared] = at_shared
     y = client.train(site, x, eta, steps, t * steps, B, shift=shift, plain=True)
     if option == 1:
         site.count(gradients=len(site))
         plus = gradient(site.objective, x, Draws.of_all(len(site)))[:, shared]
     else:
-        plus = own - c + (x - y)[:, shared] / (eta * gradients(site, steps))[:, None] if eta > 0.0 else own
+        way = (eta * gradients(site, steps))[:, None].astype(x.dtype)
+        plus = own - c + client.columns(x - y, shared) / way if eta > 0.0 else own
     reply = client.make_reply(site, y, transport, client.finite(y, plus))
     good, before = site.state["verdict"] == client.GOOD, site.state.get("n", np.zeros(len(site)))
     site.state["c"] = plus = np.where(good[:, None], plus, 0.0).astype(x.dtype)
