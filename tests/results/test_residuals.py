@@ -77,8 +77,8 @@ def test_residuals_of_a_gaussian_are_scaled_and_those_of_the_response_are_not() 
     [
         ("heavy", "gaussian", "Tails", "beyond three standard deviations"),
         ("spread", "gaussian", "Spread", "more where predictions are large"),
-        ("wild", "gaussian", "Clients", "1 of 100 clients (client) scatter more than others: 7."),
-        ("more", "poisson", "Dispersion", "take a family with a dispersion"),
+        ("wild", "gaussian", "Clients", "1 of 100 clients (client) scatters more than others: 7."),
+        ("more", "poisson", "Dispersion", "take a family with a dispersion, negative-binomial."),
         ("none", "poisson", "Zeros", "model whether there is anything"),
         ("curved", "poisson", "Columns", "Residuals bend with x"),
     ],

@@ -351,7 +351,8 @@ def outcome_levels(
     if len(texts) != 2:
         raise CoterieError(
             f"The outcome '{parsed.outcome}' is text with {len(texts):,} different values "
-            f"({listed(map(repr, texts), 3)}); it must be a number, or have two values."
+            f"({listed(map(repr, texts), 3)}); it must be a number, or have two values: "
+            "of more classes, fit each against one of them, on the rows of these two."
         )
     return texts[0], texts[1]
 

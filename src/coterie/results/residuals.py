@@ -157,6 +157,7 @@ def _dispersion(result: Any, clients: Clients, r: Floats) -> Finding | None:
     said += f"{1.0 + half:.2f} is chance"
     if ratio > 1.0 + half:
         said += ": standard errors are too small, so take a family with a dispersion"
+        said += ", negative-binomial" * (m.family == "poisson")
     return "Dispersion", f"{said}.", bool(abs(ratio - 1.0) > half)
 
 
@@ -185,7 +186,7 @@ def _spread(r: Floats, eta: Floats) -> Finding | None:
     bad = abs(slope) > max(3.0 / len(r) ** 0.5, 0.05)
     where = f"more where predictions are {'large' if slope > 0 else 'small'}" if bad else "alike for all predictions"
     more = ": intervals are too wide for some rows and too narrow for others" if bad else ""
-    return "Spread", f"Residuals scatter {where} (correlation {slope:.2f}){more}.", bad
+    return "Spread", f"Residuals scatter {where} (correlation {slope:z.2f}){more}.", bad
 
 
 def _bend(clients: Clients, r: Floats, here: Any) -> Finding | None:
@@ -226,8 +227,8 @@ def _by_client(clients: Clients, r: Floats, here: Any) -> Finding:
     if not len(bad):
         return "Clients", f"No client ({clients.name}) scatters more than chance allows.", False
     some = [clients.labels[i] for i in bad[np.argsort(p[bad], kind="stable")]]
-    said = f"{len(bad):,} of {plural(len(clients), 'client')} ({clients.name}) scatter more than others: {listed(some)}"
-    return "Clients", f"{said}.", True
+    said = f"{len(bad):,} of {plural(len(clients), 'client')} ({clients.name}) scatter{'s' * (len(bad) == 1)}"
+    return "Clients", f"{said} more than others: {listed(some)}.", True
 
 
 def _correlation(a: Floats, b: Floats) -> float | None:
