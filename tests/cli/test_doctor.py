@@ -44,12 +44,23 @@ def test_a_package_that_is_missing_is_named_with_what_to_type(monkeypatch):
     assert found["extra torch"]["ok"] and "pip install 'coterie[torch]'" in found["extra torch"]["found"]
 
 
-def test_a_shell_completes_the_names_of_methods(monkeypatch):
-    for key, value in {
-        "_COTERIE_COMPLETE": "complete_bash",
-        "COMP_WORDS": "coterie methods fedp",
-        "COMP_CWORD": "2",
-    }.items():
+@pytest.mark.parametrize(
+    "words, found",
+    [
+        ("coterie methods fedp", [name for name in METHODS if name.startswith("fedp")]),
+        ("coterie fit table.csv --method hier", ["hierarchical"]),
+        ("coterie fit --fam", ["--family"]),
+        ("coterie federation bud", ["budget"]),
+    ],
+)
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_shell_completes(words, found, shell, monkeypatch):
+    """A shell calls the command without arguments, and says what was typed in the environment."""
+    typed = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    for key, value in (typed if shell == "bash" else {"_TYPER_COMPLETE_ARGS": words}).items():
         monkeypatch.setenv(key, value)
-    ran = coterie("methods", "fedp")
-    assert ran.code == 0 and ran.out.split() == [name for name in METHODS if name.startswith("fedp")]
+    monkeypatch.setenv("_COTERIE_COMPLETE", f"complete_{shell}")
+    ran = coterie()
+    assert ran.code == 0 and all(name in ran.out for name in found)
+    if shell == "bash":
+        assert ran.out.split() == found

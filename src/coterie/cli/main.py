@@ -76,8 +76,11 @@ def main(arguments: Sequence[str] | None = None, commands: Commands = app, name:
 
 def _run(arguments: list[str], commands: Commands, name: str) -> int:
     OUTPUTS.clear()
+    completed = " ".join(os.environ.get(key, "") for key in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS"))  # a shell's
     try:
-        code = get_command(commands.meant(arguments))(arguments, prog_name=name, standalone_mode=False)
+        code = get_command(commands.meant([*arguments, *completed.split()]))(
+            arguments, prog_name=name, standalone_mode=False
+        )
         sys.stdout.flush()
         if code == INTERRUPTED:  # typer's own answer to an interrupt
             return _stopped(arguments)
