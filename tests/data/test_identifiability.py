@@ -6,7 +6,7 @@ import pytest
 
 from coterie.data import identifiability
 from coterie.data.clients import Clients
-from coterie.data.identifiability import collinear, constant_within_clients
+from coterie.data.identifiability import collinear, constant_within_clients, shared_terms
 from coterie.data.prepare_table import prepare
 
 
@@ -171,3 +171,12 @@ def test_levels_of_a_category_are_not_compared_in_pairs(monkeypatch):
     clients = Clients.from_arrays(X, np.zeros(600), np.repeat(np.arange(2), 300))
     assert np.flatnonzero(constant_within_clients(clients)).tolist() == [61]
     assert len(compared) == 2 * (59 + 2)  # each level with 1 and the numbers of the rows, the last with its level, too
+
+
+@pytest.mark.parametrize(
+    "name, found",
+    [("I(x**2)", [2]), ("I( x ** 2 )", [2]), ("poly(z,2)", [3, 4]), ("g", [5, 6]), ("a b", [7]), ("ab", [8])],
+)
+def test_terms_to_share_may_be_written_with_other_spaces(name, found):
+    terms = ["(Intercept)", "x", "I(x ** 2)", "poly(z, 2)[1]", "poly(z, 2)[2]", "g[T.b]", "g[T.c]", "a b", "ab"]
+    assert np.flatnonzero(shared_terms(terms, [name])).tolist() == found

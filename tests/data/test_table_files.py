@@ -124,7 +124,7 @@ BROKEN = {
     "latin.csv": "is not UTF-8",
     "folder.csv": "is a folder",
     "absent": "There is no file",
-    "table.xlsx": r"none of the extensions \.csv, \.csv\.gz, \.parquet",
+    "table.xlsx": r"none of the extensions \.csv, \.csv\.gz, \.parquet.*pandas\.read_excel",
 }
 
 

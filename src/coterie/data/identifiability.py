@@ -163,11 +163,13 @@ def collinear_over(terms: Sequence[str], facts: Facts, triangles: Callable[[Floa
 
 
 def shared_terms(terms: Sequence[str], shared: Sequence[str]) -> Bools:
-    """Which terms (p,) bool were asked to be shared; a category's name stands for all its levels."""
+    """Which terms (p,) bool were asked to be shared; a category's name stands for its levels, spaces for nothing."""
     plain = [re.sub(r"\[[^\]]*\]", "", t) for t in terms]
     mask = np.zeros(len(terms), dtype=bool)
     for name in shared:
         here = np.array([name in (t, q) for t, q in zip(terms, plain, strict=True)])
+        if not here.any():
+            here = np.array(["".join(name.split()) == "".join(t.split()) for t in plain])
         if not here.any():
             raise CoterieError(f"There is no term '{name}' to share.{nearest(name, [*terms, *plain])}")
         mask |= here

@@ -285,7 +285,9 @@ def _suffix(file: Path, known: tuple[str, ...]) -> str:
     for suffix in sorted(known, key=len, reverse=True):
         if name.endswith(suffix):
             return suffix
-    raise CoterieError(f"'{file.name}' has none of the extensions {', '.join(known)}.")
+    sheet = " Save the sheet as CSV, or give what pandas.read_excel makes of it." if known is _READ else ""
+    hint = sheet * name.endswith((".xlsx", ".xls", ".ods"))
+    raise CoterieError(f"'{file.name}' has none of the extensions {', '.join(known)}.{hint}")
 
 
 @contextlib.contextmanager
