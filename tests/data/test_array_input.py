@@ -84,3 +84,11 @@ def test_missing_values_and_arrays_with_a_target_are_refused(result):
         result.predict(frame, "s1")
     with pytest.raises(CoterieError, match=names("target table y")):
         coterie.fit((np.zeros((4, 2)), np.zeros(4)), net(inputs=None), client=np.arange(4), **SHORT)
+
+
+@pytest.mark.parametrize(("values", "message"), [("no pain", "give texts words"), ("north", "code categories 0, 1")])
+def test_text_in_place_of_numbers_is_refused_with_what_to_do(values, message):
+    with pytest.raises(CoterieError, match=names(message)):
+        coterie.fit(
+            (np.array([values] * 20), np.arange(20) % 2), coterie.Torch("mlp", args=SIZES), np.arange(20) % 2, **SHORT
+        )

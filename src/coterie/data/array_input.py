@@ -106,9 +106,11 @@ def as_numbers(values: Any, what: str) -> npt.NDArray[Any]:
     if array.dtype.kind not in "biuf":
         odd = next((v for v in array.flat if not isinstance(v, Real)), "")
         like = f" (such as '{odd!s:.40}')" if array.size else ""
+        first = (
+            "give texts as the numbers of their words" if " " in str(odd).strip() else "code categories as 0, 1, ..."
+        )
         raise CoterieError(
-            f"{what} must be real numbers, not of type {array.dtype}{like}: code classes and categories as 0, 1, ... "
-            "alike at all clients first."
+            f"{what} must be real numbers, not of type {array.dtype}{like}: {first}, alike at all clients."
         )
     return array
 
