@@ -8,6 +8,7 @@ import pytest
 from scipy.special import polygamma
 
 import coterie
+from coterie.methods.tree.dispersion import zero_of
 
 
 @cache
@@ -105,3 +106,10 @@ def test_how_unsure_the_dispersion_is_is_in_standard_errors() -> None:
     k = 1.0 / found.model.sigma2
     relative = 1.0 / (360.0 * (k**2 * polygamma(1, k) - k))
     assert found.global_coefficients["df"][1] == pytest.approx(4.0 + 2.0 / relative, rel=0.1)
+
+
+@pytest.mark.parametrize("start", [1.0, 1.0 + 1e-7, 1.0 - 1e-7, 3.0])
+def test_how_steep_a_slope_is_is_that_near_its_zero(start: float) -> None:
+    """Also of a search that begins at the zero, as where clients do not differ: a step away it is 1 or 19."""
+    zero, rise = zero_of(lambda d: d**3 - 1.0, start)
+    assert (zero, rise) == (pytest.approx(1.0, rel=1e-4), pytest.approx(3.0, rel=0.05))

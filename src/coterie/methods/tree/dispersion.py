@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, replace
-from math import copysign, exp, inf, isnan, log
+from math import exp, inf, isnan, log
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from coterie.queries import Query, WrappedFederation
 
 ROOM = "coterie.methods."
 LEAST = 1e-6  # below which outcomes scatter as if there were none
-STEPS, LONGEST, NEAR = 40, 2.0, 1e-5  # of its logarithm
+STEPS, LONGEST, NEAR, CLOSE = 40, 2.0, 1e-5, 0.02  # of its logarithm
 START, EXACT = 5.0, 1e-14  # degrees of freedom; share of outcomes' variance below which there is no scale
 _FOUND: ContextVar[dict[tuple[Any, ...], Family] | None] = ContextVar("found", default=None)
 
@@ -265,13 +265,15 @@ def zero_of(
 
     That is by the logarithm, near there: 0 where it is not known.
     """
-    x, low, high = log(start), -inf, inf
+    x, low, high, apart = log(start), -inf, inf, 0.0
     g = slope(start)
     for _ in range(STEPS):
-        step = -g / rise if rise > 0.0 else -copysign(1.0, g)
+        step = -g / rise if rise > 0.0 else (-1.0 if g >= 0.0 else 1.0)
         if abs(step) < near:
+            if apart > CLOSE and x + CLOSE < log(most):  # a secant from far away is no rise near here
+                rise = (slope(exp(x + CLOSE)) - g) / CLOSE
             return exp(x + step), rise
-        low, high = (low, x) if g > 0.0 else (x, high)
+        low, high = (low, x) if g >= 0.0 else (x, high)
         new = x + max(-LONGEST, min(LONGEST, step))
         if not low < new < high:
             new = 0.5 * (low + high)
@@ -281,7 +283,7 @@ def zero_of(
                 return bound, 0.0
             new = log(bound)
         before, x, g = (x, g), new, slope(exp(new))
-        rise = (g - before[1]) / (x - before[0])
+        apart, rise = abs(x - before[0]), (g - before[1]) / (x - before[0])
     return exp(x), rise
 
 
