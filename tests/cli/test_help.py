@@ -1,5 +1,6 @@
 """The help, the page made from it, and the options that were promised."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,10 @@ def test_wrong_usage_is_said_in_one_line(arguments, fragments):
     message = coterie(*arguments).message
     for fragment in fragments:
         assert fragment in message
+
+
+def test_no_text_is_taken_for_markup():
+    """Of text in square brackets a terminal shows nothing."""
+    for name, command in commands("coterie", get_command(app)):
+        texts = [command.help, *(getattr(one, "help", None) for one in command.params)]
+        assert not [text for text in texts if re.search(r"\[[a-z/#@]", text or "")], name

@@ -119,6 +119,9 @@ def test_only_clients_that_lose_beyond_noise_are_named() -> None:
     )
     none = replace(named, client_gains=gains.assign(worse_than_local=False))
     assert words.who_loses(none) == "None of 3 schools loses against models of their own beyond the noise of splits."
+    untested = none.client_gains.assign(gain_over_local=[0.1, 0.2, np.nan])
+    some = "None of 2 schools that were tested loses against"
+    assert words.who_loses(replace(none, client_gains=untested)).startswith(some)
     assert words.who_loses(replace(named, settings={"splits": 2})) == "Which schools lose takes 3 splits to tell."
 
 

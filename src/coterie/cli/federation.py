@@ -173,7 +173,7 @@ def budget(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """At a site with [privacy]: the epsilon that is spent, and what runs to come would spend. Nothing is charged."""
+    """At a site with privacy: the epsilon that is spent, and what runs to come would spend. Nothing is charged."""
     from coterie.deployment import folders
     from coterie.deployment.monitor import guard_of
     from coterie.deployment.site.site_toml import Member

@@ -184,10 +184,11 @@ def who_loses(result: FitResult) -> str:
     who = gains.index[gains[f"worse_than_{other}"].to_numpy(dtype=bool)]
     tested = int(gains[f"gain_over_{other}"].notna().sum())
     beyond = f"against {'models of their own' if other == 'local' else 'one model for all'} beyond the noise of splits"
+    some = counted(tested, client) + " that were tested" * (tested < len(gains))
     if not len(who):
-        return f"None of {counted(tested, client)} loses {beyond}."
+        return f"None of {some} loses {beyond}."
     names = joined([short(label) for label in who[:NAMES]] + [f"{len(who) - NAMES:,} more"] * (len(who) > NAMES))
-    return f"{len(who):,} of {counted(tested, client)} lose{'s' * (len(who) == 1)} {beyond}: {names}."
+    return f"{len(who):,} of {some} lose{'s' * (len(who) == 1)} {beyond}: {names}."
 
 
 _TIED = {
