@@ -31,6 +31,7 @@ ROOMS = (
     *(
         "errors",
         "options",
+        "remote",
         "files",
         "user_code",
         "status_line",

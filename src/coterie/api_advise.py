@@ -129,7 +129,7 @@ def advise(
     how["seed"], how["splits"] = seed or 0, declared(Options)["splits"].default if splits is None else splits
     asked, held_out = check_call(model, levels, family, prior, collaborators, within, missing, **how)
     if isinstance(rows, (str, Path)):
-        if files.local(rows).is_dir():
+        if files.place(rows).is_dir():
             raise CoterieError(f"'{rows}' is a folder, and none of a federation: name a table in it.")
         rows = read_table(rows, [name for name in (client, *levels, split_by) if name is not None])
     return advise_on_table(rows, model, client, levels, offset, weights, missing, asked, held_out)

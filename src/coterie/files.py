@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import stat
+import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,8 +15,10 @@ from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from coterie.errors import CoterieError
+from coterie.remote import Remote
 
 try:
     import fcntl
@@ -28,13 +32,41 @@ _PAUSE = 0.02  # seconds between two tries to have a lock
 
 def local(path: str | os.PathLike[str]) -> Path:
     """A path of this machine, as the user gave it; a CoterieError for a URL, of which ``Path`` would make a folder."""
+    if isinstance(found := place(path), Remote):
+        raise CoterieError(f"'{found:.100}' is a URL, where only a place of this machine will do: name a local path.")
+    return found
+
+
+def place(path: str | os.PathLike[str]) -> Path:
+    """A path of this machine, or a :class:`Remote` for a URL, which does what the package asks of paths."""
     if not isinstance(path, (str, os.PathLike)):
         raise CoterieError(f"A path must be text, not {path!r:.60}.")
-    if _URL.match(text := str(path)):
+    text = path if isinstance(path, Remote) else path.strip() if isinstance(path, str) else str(path)
+    if not _URL.match(text):
+        return Path(path)
+    if not isinstance(path, str):
         raise CoterieError(
-            f"'{text:.100}' is a URL, and coterie reads and writes files of this machine: name a local path."
+            f"'{text:.100}' is a URL made a Path, as which only a place of this machine will do: give it as text."
         )
-    return Path(path)
+    if text.lower().startswith("file:/") and urlsplit(text).netloc in ("", "localhost"):
+        return Path(unquote(urlsplit(text).path))
+    return Remote(text)  # type: ignore[return-value]  # which has what of a Path is used of places
+
+
+@contextmanager
+def fetched(path: Path) -> Iterator[Path]:
+    """A file of this machine with what is at ``path``: itself, or for a while a copy of what is at a URL."""
+    if not isinstance(path, Remote):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        with path.saying(), path.open() as source, copy.open("wb") as target:
+            shutil.copyfileobj(source, target, 1 << 24)
+        try:
+            yield copy
+        except CoterieError as problem:  # names the copy
+            raise type(problem)(str(problem).replace(str(copy), f"{path}")) from problem
 
 
 def write(path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 0o666, durable: bool = True) -> None:
@@ -43,12 +75,17 @@ def write(path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 0o666,
     Its ``mode`` is what the umask leaves of it. If ``durable`` it is on disk when this returns; else only the end of
     the process cannot harm it. An OSError if it cannot be written; nothing of it stays.
     """
+    if isinstance(path, Remote):
+        path.write(parts)
+        return
     with replacing(path, mode=mode, durable=durable) as partial, partial.open("wb") as file:
         file.writelines(parts)
 
 
 def content(path: Path) -> bytes:
     """All bytes of a file; an OSError where it is none, but a pipe or a device, which may never end."""
+    if isinstance(path, Remote):
+        return path.read_bytes()
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
@@ -89,6 +126,14 @@ def plain(value: Any) -> Any:
     return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
+def clear(folder: Path) -> None:
+    """Remove a folder and all that is in it, as far as that can be."""
+    if isinstance(folder, Remote):
+        folder.clear()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def need_writable(path: Path, folder: Path) -> None:
     """A CoterieError where no file can be made in a folder for ``path``: permissions may say otherwise, as of /proc.
 
@@ -97,16 +142,29 @@ def need_writable(path: Path, folder: Path) -> None:
     sweep(folder, path.name)
     probe = folder / f".{os.urandom(4).hex()}{_PART}"
     try:
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        if isinstance(probe, Remote):
+            probe.write([])
+        else:
+            os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         probe.unlink()
     except OSError as e:
         why = "permission denied" if isinstance(e, PermissionError) else "no file can be made"
+        why = f"{e.strerror}, so that {why}" if isinstance(path, Remote) else why
         raise CoterieError(f"'{path}' cannot be written: {why} in '{folder}'. Name another place.") from e
 
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o666, durable: bool = True) -> Iterator[Path]:
-    """An empty file beside ``path``, for others to write, which takes its name at the end; as :func:`write`."""
+    """An empty file beside ``path``, for others to write, which takes its name at the end; as :func:`write`.
+
+    Where ``path`` is a URL, the file is one of this machine until then.
+    """
+    if isinstance(path, Remote):
+        with tempfile.TemporaryDirectory() as folder:
+            yield (draft := Path(folder) / path.name)
+            with draft.open("rb") as source:
+                path.write(iter(lambda: source.read(1 << 24), b""))
+        return
     partial = path.with_name(f".{path.name}.{os.urandom(4).hex()}{_PART}")
     with _in_use(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode):
         try:
@@ -138,6 +196,8 @@ def _sync(path: Path, flags: int) -> None:
 
 def sweep(folder: Path, name: str | None = None) -> None:
     """Remove what writers of a file (None: of any) that were killed left in a folder; others hold locks on theirs."""
+    if isinstance(folder, Remote):  # where files are there whole or not at all
+        return
     for partial in folder.glob(f".{'*' if name is None else escape(name)}.????????{_PART}"):
         with suppress(OSError), _in_use(partial, os.O_RDWR):  # another is writing it, or has removed it
             partial.unlink()
@@ -183,8 +243,11 @@ def locked(path: Path, wait: float, busy: str) -> Iterator[None]:
 
     The file is made if absent, and stays. Another holder must let go within ``wait`` seconds; if it does not, a
     CoterieError says ``busy``: who may hold it, and what to do. An OSError if the file cannot be opened, or its disk
-    cannot lock.
+    cannot lock. At a URL there are no locks, and whoever calls must see to it that nobody else is there.
     """
+    if isinstance(path, Remote):
+        yield
+        return
     file, owner = os.open(path, os.O_RDWR | os.O_CREAT, 0o600), os.getpid()
     try:
         if fcntl is not None:
@@ -207,11 +270,13 @@ class Held:
 _HELD: weakref.WeakValueDictionary[tuple[int, int, int], Held] = weakref.WeakValueDictionary()
 
 
-def hold(path: Path, wait: float, busy: str) -> Held:
+def hold(path: Path, wait: float, busy: str) -> Held | None:
     """Hold a lock against other processes alone: all who ask for it in this one share it. As :func:`locked`.
 
     A process that closes a file loses all its locks of this kind on it, so each is opened but once.
     """
+    if isinstance(path, Remote):
+        return None
     if not path.exists():
         path.touch(mode=0o600)
     number = path.stat()

@@ -10,7 +10,7 @@ import typer
 
 from coterie.cli import declared_options as o
 from coterie.cli import fit_over_sites as sites
-from coterie.cli.declared_options import Force, new_file
+from coterie.cli.declared_options import Force, Place, new_file
 from coterie.cli.fit_and_compare import TableOrConfig, kind_of, reading
 from coterie.cli.outputs import check_table, write_table
 from coterie.cli.terminal import found, say, width
@@ -37,9 +37,11 @@ For = Annotated[
     str | None,
     typer.Option("--for", metavar="CLIENT", help="Show the collaborators of this client.", rich_help_panel=_ADVICE),
 ]
-Out = Annotated[Path | None, new_file("--out", "FILE", "Write a row for each client as .csv or .parquet, all columns.")]
+Out = Annotated[
+    Place | None, new_file("--out", "FILE", "Write a row for each client as .csv or .parquet, all columns.")
+]
 Pairs = Annotated[
-    Path | None, new_file("--pairs", "FILE", "Write a row for each client and collaborator, with weights.")
+    Place | None, new_file("--pairs", "FILE", "Write a row for each client and collaborator, with weights.")
 ]
 
 

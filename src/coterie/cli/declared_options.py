@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from coterie.results.fit_result import FitResult
     from coterie.results.training_result import TrainingResult
 
+    Place = Path
+else:
+    Place = object  # of a Path typer would make one again, also of a URL
+
 _METAVAR = {int: "N", float: "NUMBER", tuple: "TEXT", dict: "NAME=VALUE"}
 _BOTH = {"reml": "--reml/--ml"}
 Parameters = dict[str, inspect.Parameter]
@@ -37,7 +41,7 @@ def place(text: str | Path) -> Path:
     if not str(text).strip():
         raise BadParameter("it is empty; name a file or folder.")
     try:
-        return files.local(text)
+        return files.place(text)
     except CoterieError as problem:
         raise BadParameter(str(problem)) from problem
 
@@ -60,8 +64,8 @@ def new_file(name: str, metavar: str, text: str, group: str | None = None) -> An
 
 
 TABLES = "CSV, TSV (also .gz), Parquet, Feather or NPZ"
-TablePath = Annotated[Path, Argument(parser=place, metavar="TABLE", help=f"{TABLES}.")]
-ModelPath = Annotated[Path, Argument(parser=place, metavar="MODEL", help="The folder that 'coterie fit --out' wrote.")]
+TablePath = Annotated[Place, Argument(parser=place, metavar="TABLE", help=f"{TABLES}.")]
+ModelPath = Annotated[Place, Argument(parser=place, metavar="MODEL", help="The folder that 'coterie fit --out' wrote.")]
 Force = Annotated[bool, Option("--force", help="Replace files that coterie did not write.")]
 Json = Annotated[
     bool,

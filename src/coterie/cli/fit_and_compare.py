@@ -13,7 +13,7 @@ import typer
 from coterie.cli import declared_options as o
 from coterie.cli import fit_and_compare_nets as nets
 from coterie.cli import fit_over_sites as sites
-from coterie.cli.declared_options import TABLES, Force, new_file, own_option, place
+from coterie.cli.declared_options import TABLES, Force, Place, new_file, own_option, place
 from coterie.cli.outputs import (
     check_folder,
     check_page,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from coterie.results.fit_result import FitResult
 
 TableOrConfig = Annotated[
-    Path, typer.Argument(parser=place, metavar="ROWS", help=f"{TABLES}; a federation's folder; or a configuration.")
+    Place, typer.Argument(parser=place, metavar="ROWS", help=f"{TABLES}; a federation's folder; or a configuration.")
 ]
 OPTIONS = o.FIT | {"engine": o.ENGINE}
 """The arguments of :func:`coterie.fit` for a table by their names."""
@@ -70,7 +70,7 @@ def fit(
     as_json: o.Json = False,
     summary: Summary = False,
     out: Annotated[
-        Path | None, new_file("--out", "DIR", "Folder for the model and report.html; nothing is written without it.")
+        Place | None, new_file("--out", "DIR", "Folder for the model and report.html; nothing is written without it.")
     ] = None,
     force: Force = False,
 ) -> None:
@@ -105,7 +105,7 @@ def compare(
     timeout: sites.RunTimeout = LONGEST,
     as_json: o.Json = False,
     out: Annotated[
-        Path | None, new_file("--out", "FILE", "Write the comparison as .csv or .parquet, with all its columns.")
+        Place | None, new_file("--out", "FILE", "Write the comparison as .csv or .parquet, with all its columns.")
     ] = None,
     force: Force = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.declared_options import new_file, own_option
+from coterie.cli.declared_options import Place, new_file, own_option
 from coterie.cli.outputs import OUTPUTS, check_folder, need_room, our_document, our_page
 from coterie.cli.terminal import found, say, width
 from coterie.errors import CoterieError, listed
@@ -34,7 +34,7 @@ Strict = Annotated[
     bool,
     typer.Option("--strict", help="Stop at the first client whose data or steps are broken.", rich_help_panel=_PANEL),
 ]
-Report = Annotated[Path | None, new_file("--report", "FILE", "Write the report as .html.", _PANEL)]
+Report = Annotated[Place | None, new_file("--report", "FILE", "Write the report as .html.", _PANEL)]
 OWN = {"resume", "strict"}
 """Options that a table has not."""
 

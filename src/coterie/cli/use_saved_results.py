@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from coterie.cli import declared_options as o
-from coterie.cli.declared_options import Force, ModelPath, TablePath, load_model, new_file, own_option, place
+from coterie.cli.declared_options import Force, ModelPath, Place, TablePath, load_model, new_file, own_option, place
 from coterie.cli.fit_and_compare import what_was_read
 from coterie.cli.outputs import check_folder, check_page, check_table, need_room, ours, wrote
 from coterie.cli.terminal import found, say
@@ -42,7 +42,7 @@ Keep = Annotated[
     ),
 ]
 Out = Annotated[
-    Path | None, new_file("--out", "FILE", "A .csv, .csv.gz, .parquet or .feather file; otherwise CSV is printed.")
+    Place | None, new_file("--out", "FILE", "A .csv, .csv.gz, .parquet or .feather file; otherwise CSV is printed.")
 ]
 
 
@@ -177,7 +177,7 @@ def beside(df: pd.DataFrame, columns: list[str], answers: pd.DataFrame) -> pd.Da
 
 def report(
     model: ModelPath,
-    out: Annotated[Path, new_file("--out", "FILE", "The page; it needs no network and no other file.")] = Path(
+    out: Annotated[Place, new_file("--out", "FILE", "The page; it needs no network and no other file.")] = Path(
         "report.html"
     ),
     force: Force = False,

@@ -23,6 +23,7 @@ import pyarrow as pa
 from coterie import files
 from coterie.data.table import need_distinct, to_pandas
 from coterie.errors import CoterieError, NoRows, nearest, plural
+from coterie.remote import Remote
 
 _STARTS = {b"PAR1": "a Parquet", b"ARROW1": "a Feather", b"PK\x03\x04": "an NPZ or Excel", b"\x1f\x8b": "a gzip"}
 _MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -222,19 +223,21 @@ def read_table(
         na_values = (na_values,)
     if na_values is not None and not all(isinstance(v, str) for v in na_values):
         raise CoterieError(f"na_values must be texts, such as ['NA', '-99'], not {na_values!r:.60}.")
-    file = files.local(path)
-    if not file.exists():
+    file = files.place(path)
+    with readable(file):
+        there = file.exists()
+    if not there:
         here = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
         raise CoterieError(f"There is no file '{file}'.{nearest(file.name, here)}")
     if file.is_dir():
         raise CoterieError(f"'{file}' is a folder, not a table: name a file in it.")
     suffix = _suffix(file, _READ)
     readers = {".parquet": _parquet, ".feather": _feather, ".npz": _npz}
-    with readable(file):
+    with readable(file), files.fetched(file) as copy:
         if suffix in readers:
-            df = readers[suffix](file)
+            df = readers[suffix](copy)
         else:
-            df = read_delimited(file, (labels,) if isinstance(labels, str) else labels, na_values)
+            df = read_delimited(copy, (labels,) if isinstance(labels, str) else labels, na_values)
     if len(df) == 0:
         raise NoRows(f"The table '{file}' has no rows.")
     return df
@@ -246,7 +249,7 @@ def write_table(df: Any, path: str | os.PathLike[str]) -> None:
     A file that is there is replaced, as by pandas; the commands ask for ``--force`` before they do so. A CoterieError
     for an unknown extension, a folder that is not there, and whatever else keeps the table from being written.
     """
-    file = files.local(path)
+    file = files.place(path)
     suffix = check_writable(file)
     frame = to_pandas(df).reset_index(drop=True)
     draft = file
@@ -270,11 +273,11 @@ def check_writable(path: str | os.PathLike[str]) -> str:
 
     A CoterieError for an unknown extension, and for a folder that is not there or may not be written to.
     """
-    file = files.local(path)
+    file = files.place(path)
     suffix = _suffix(file, _WRITE)
     if file.is_dir():
         raise CoterieError(f"'{file}' is a folder; name a file.")
-    if not file.parent.is_dir():
+    if not (isinstance(file, Remote) or file.parent.is_dir()):
         raise CoterieError(f"There is no folder '{file.parent}' to write '{file.name}' to: make it first.")
     files.need_writable(file, file.parent)
     return suffix
@@ -297,12 +300,20 @@ def readable(file: Path) -> Iterator[None]:
         yield
     except CoterieError:
         raise
-    except PermissionError as e:
+    except OSError as e:
+        if isinstance(file, Remote) and e.filename == str(file):
+            raise CoterieError(f"'{file}' cannot be read: {e.strerror}.") from e
+        if not isinstance(e, PermissionError):
+            raise _damaged(file, e) from e
         raise CoterieError(f"'{file}' may not be read: permission denied.") from e
-    except (ValueError, OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, pa.ArrowException) as e:
-        reason = " ".join(str(e).split("\n")[0].split())[:200].rstrip(". ")
-        reason = reason.removeprefix("Error tokenizing data. C error: ")
-        raise CoterieError(f"'{file}' is damaged or not what its extension says: {reason}.") from e
+    except (ValueError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, pa.ArrowException) as e:
+        raise _damaged(file, e) from e
+
+
+def _damaged(file: Path, problem: BaseException) -> CoterieError:
+    reason = " ".join(str(problem).split("\n")[0].split())[:200].rstrip(". ")
+    reason = reason.removeprefix("Error tokenizing data. C error: ")
+    return CoterieError(f"'{file}' is damaged or not what its extension says: {reason}.")
 
 
 def _parquet(file: Path) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from coterie import files
 from coterie.deployment import toml_files
 from coterie.errors import CoterieError, nearest
 from coterie.options import Checked, Option
+from coterie.remote import Remote
 
 FEDERATION, SITE, SCHEMA, RUN = "federation.toml", "site.toml", "schema.toml", "run.toml"
 PROBLEM = "problem.txt"
@@ -26,7 +27,8 @@ def is_federation(rows: Any) -> bool:
     """Whether rows are named by the folder of a federation, or of its coordinator."""
     if not isinstance(rows, (str, Path)) or not str(rows).strip():
         return False
-    return any((files.local(rows) / part / FEDERATION).is_file() for part in ("", COORDINATOR))
+    home = files.place(rows)
+    return not isinstance(home, Remote) and any((home / part / FEDERATION).is_file() for part in ("", COORDINATOR))
 
 
 def check_name(what: str, name: str) -> str:

@@ -22,6 +22,7 @@ from coterie import files
 from coterie.engines import wire
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Array
+from coterie.remote import Remote
 
 _SLOT = re.compile(rb".{2,6}d\x03\x04slot([TF])", re.DOTALL)
 """How a checkpoint begins: the head of a message, and of its dict of three the first, a bool."""
@@ -44,7 +45,7 @@ def save_checkpoint(path: str | Path, fed: Resumable, state: Mapping[str, Any]) 
     The file is replaced at once: a fault while writing leaves the last checkpoint usable. One that is there and damaged
     is replaced too. Personal state goes into the file in process; sites that are elsewhere keep it (two marks in turn).
     """
-    path = files.local(path)
+    path = files.place(path)
     # Sites keep two marks in turn, so that the one the present file relies on is never overwritten.
     slot = not _slot(path)
     files.sweep(path.parent, path.name)  # a run that was killed while it saved
@@ -53,7 +54,7 @@ def save_checkpoint(path: str | Path, fed: Resumable, state: Mapping[str, Any]) 
 
 def load_checkpoint(path: str | Path, fed: Resumable) -> dict[str, Any]:
     """Bring ``fed`` back to a checkpoint of the same federation and return the method's state."""
-    path = files.local(path)
+    path = files.place(path)
     saved = read_durable(path)
     if not isinstance(saved, dict) or saved.keys() != {"slot", "state", "engine"}:
         raise CoterieError(f"{path} is not a checkpoint: begin anew without it.")
@@ -90,7 +91,7 @@ def read_durable(path: Path, remedy: str = "begin again without it") -> Any:
 
 def write_durable(path: Path, parts: Iterable[wire.Buffer]) -> None:
     """Write a file whole or not at all, durable, for those alone who may look into its folder, which is made."""
-    folder = files.local(path).parent
+    folder = files.place(path).parent
     folder.mkdir(parents=True, exist_ok=True)
     files.write(path, parts, mode=folder.stat().st_mode & 0o666)
 
@@ -106,7 +107,7 @@ class Folder:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = files.local(path)
+        self.path = files.place(path)
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)  # keys of secure sums are in the state
         self._files: dict[int, tuple[str, Array]] = {}  # by identity; holding the array keeps its identity taken
         self._next = 0
@@ -183,7 +184,7 @@ class Journal:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = files.local(folder)
+        self.folder = files.place(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         # A coordinator whose engine was killed may live on and count another exchange, while the run that was started
         # again goes on from what it has read.
@@ -201,8 +202,8 @@ class Journal:
             self._era = 0 if self.base is None else int(self.base["era"])
             if self.base is not None and not isinstance(self.base["state"], dict):
                 raise TypeError
-        self._sure, self._synced = True, False
-        """Whether the era is known to be that of ``base``, and the names of the files are known to be on disk."""
+        self._entries = _entries(self.folder, self._era)
+        self._sure = True  # whether the era is known to be that of ``base``
         self._cut: int | None = None  # what is left of the entries once the last could be taken back
         self._ahead = deque(self._read())
 
@@ -227,33 +228,21 @@ class Journal:
         data = wire.encode({"kind": kind, "key": key, **entry})
         self._find_era()
         try:
-            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-            try:
-                if not self._synced:
-                    files.sync(self.folder)
-                    self._synced = True
-                if self._cut is not None and os.fstat(file).st_size > self._cut:
-                    os.ftruncate(file, self._cut)
-                self._cut = None
-                files.append(file, header(len(data)) + data, durable=True)
-            finally:
-                os.close(file)
+            self._entries.add(header(len(data)) + data, self._cut)
+            self._cut = None
         except OSError as problem:
-            raise _full(self._path, problem) from problem
+            raise _full(self._entries.path, problem) from problem
 
     def length(self) -> int:
-        """Bytes of the entries, for :meth:`cut`."""
+        """How much of the entries there is, for :meth:`cut`."""
         self._find_era()
-        if self._cut is not None:
-            return self._cut
-        return self._path.stat().st_size if self._path.exists() else 0
+        return self._entries.length() if self._cut is None else self._cut
 
     def cut(self, length: int) -> None:
         """Take back what was added since :meth:`length`: at once or, if that cannot be, before the next entry."""
         self._cut = length
         with suppress(OSError):
-            if self._path.stat().st_size > length:
-                os.truncate(self._path, length)
+            self._entries.cut(length)
             self._cut = None
 
     def keep(self, state: Mapping[str, Any], engine: Mapping[str, Any]) -> None:
@@ -261,15 +250,15 @@ class Journal:
         if self._ahead:  # a resumed run that has yet to arrive where it stood
             return
         self._find_era()
-        old = self._path
+        old = self._entries
         base = {"era": self._era + 1, "state": state, "engine": engine}
-        self._sure = self._synced = False  # a fault, or an interrupt, may come before or after the new base is there
+        self._sure = False  # a fault, or an interrupt, may come before or after the new base is there
         try:
             write_durable(self.folder / "base", wire.pieces(base))
         except OSError as problem:
             raise _full(self.folder / "base", problem) from problem
-        self._era, self._cut, self._sure = self._era + 1, None, True
-        old.unlink(missing_ok=True)
+        self._begin(self._era + 1)
+        old.remove()
 
     def _find_era(self) -> None:
         """See which era ``base`` begins, where a state may or may not have been kept."""
@@ -278,25 +267,24 @@ class Journal:
         path = self.folder / "base"
         era = int(read_durable(path)["era"]) if path.exists() else 0
         if era != self._era:
-            self._era, self._cut = era, None
+            self._begin(era)
         self._sure = True
 
-    @property
-    def _path(self) -> Path:
-        return self.folder / f"entries-{self._era}"
+    def _begin(self, era: int) -> None:
+        self._era, self._cut, self._sure = era, None, True
+        self._entries = _entries(self.folder, era)
 
     @property
     def _damaged(self) -> CoterieError:
-        return CoterieError(f"{self._path} is damaged in the middle: {ANEW}.")
+        return CoterieError(f"{self._entries.path} is damaged in the middle: {ANEW}.")
 
     def _read(self) -> list[dict[str, Any]]:
         """All whole entries; what a fault left of the last one is cut off."""
+        own = self._entries.path.name
         for stray in self.folder.glob("entries-*"):
-            if stray != self._path:  # a fault between writing a base and forgetting what was before it
+            if not f"{stray.name}-".startswith(f"{own}-"):  # a fault between writing a base and forgetting those before
                 stray.unlink()
-        if not self._path.exists():
-            return []
-        data = files.content(self._path)
+        data = self._entries.content()
         at, entries = 0, []
         while at + _LENGTH.size <= len(data):
             size, _ = _LENGTH.unpack_from(data, at)
@@ -313,9 +301,83 @@ class Journal:
                 raise self._damaged from problem
             at = stop
         if at < len(data):
-            with self._path.open("r+b") as file:
-                file.truncate(at)
+            self._entries.cut(at if isinstance(self._entries, _Appended) else len(entries))
         return entries
+
+
+class _Appended:
+    """Entries of a journal, one after the other in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._synced = False  # whether the name of the file is known to be on disk
+
+    def content(self) -> bytes:
+        return files.content(self.path) if self.path.exists() else b""
+
+    def length(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def add(self, data: bytes, cut: int | None) -> None:
+        """Append, durable, to what is not to be ``cut`` off."""
+        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            if not self._synced:
+                files.sync(self.path.parent)
+                self._synced = True
+            if cut is not None and os.fstat(file).st_size > cut:
+                os.ftruncate(file, cut)
+            files.append(file, data, durable=True)
+        finally:
+            os.close(file)
+
+    def cut(self, length: int) -> None:
+        if self.path.stat().st_size > length:
+            os.truncate(self.path, length)
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+class _OneByOne:
+    """Entries at a URL, where nothing can be added to a file: each is one, which is there whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._n = len(self._there())
+
+    def _there(self) -> list[Path]:
+        return sorted(self.path.parent.glob(f"{self.path.name}-*"), key=lambda one: one.name)
+
+    def _at(self, n: int) -> Path:
+        return self.path.with_name(f"{self.path.name}-{n:09d}")
+
+    def content(self) -> bytes:
+        return b"".join(map(files.content, self._there()))
+
+    def length(self) -> int:
+        return self._n
+
+    def add(self, data: bytes, cut: int | None) -> None:
+        if cut is not None:
+            self.cut(cut)
+        files.write(self._at(self._n), [data])
+        self._n += 1
+
+    def cut(self, length: int) -> None:
+        """Keep so many, and none of one that may have been written when its writer was told that it was not."""
+        for n in range(length, self._n + 1):
+            self._at(n).unlink(missing_ok=True)
+        self._n = length
+
+    def remove(self) -> None:
+        for one in self._there():
+            one.unlink(missing_ok=True)
+
+
+def _entries(folder: Path, era: int) -> _Appended | _OneByOne:
+    path = folder / f"entries-{era}"
+    return _OneByOne(path) if isinstance(path, Remote) else _Appended(path)
 
 
 def header(size: int) -> bytes:

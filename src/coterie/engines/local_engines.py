@@ -195,7 +195,7 @@ class Loopback(Coordinator):
             self._secure_site = secure_sites(self.names, secure)
         self._objective, self._weights = objective, shares(m, weights)
         self._options: dict[str, Any] = {"seed": seed, "block": block, "threads": threads}
-        self._folder = None if folder is None else files.local(folder)
+        self._folder = None if folder is None else files.place(folder)
         self._nodes = [self._node(s) for s in range(len(self.sites))]
 
     def exchange(self, messages: Mapping[int, bytes], attempt: int, timeout: float) -> Mapping[int, bytes | None]:

@@ -44,6 +44,6 @@ def page(template: str, **values: Any) -> str:
 def write_page(page: str, path: str | os.PathLike[str]) -> None:
     """Write a page; a file that exists is replaced at once. A CoterieError where it cannot be written."""
     try:
-        files.write(files.local(path), [page.encode()])
+        files.write(files.place(path), [page.encode()])
     except OSError as e:
         raise CoterieError(f"The report cannot be written to '{path}': {e.strerror or e}.") from e

@@ -319,7 +319,7 @@ class FitResult(Inference):
         """
         from coterie.results.saved_results import save_fit
 
-        save_fit(self, files.local(path), force)
+        save_fit(self, files.place(path), force)
 
     def config(self) -> dict[str, Any]:
         """The call written down: sections of a configuration, which :func:`coterie.fit` takes again.

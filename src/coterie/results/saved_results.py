@@ -68,7 +68,7 @@ def load(path: str | os.PathLike[str], folder: str | os.PathLike[str] = ".", **c
         If there is no result, if it is damaged, or if a newer coterie wrote it. Code that is not allowed, or that has
         changed, is refused when it is needed: by ``predict``, ``module`` and ``adapt``.
     """
-    place, home = files.local(path), files.local(folder)
+    place, home = files.place(path), files.local(folder)
     if (place / TRAINING.file).exists() and not (place / MODEL.file).exists():
         return _load_training(place, home, **code)
     if code:

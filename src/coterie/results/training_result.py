@@ -282,7 +282,7 @@ class TrainingResult:
         """Write models, evidence, ``metrics.csv`` (the curve) and ``clients.csv`` into a folder."""
         from coterie.results.saved_results import save_training
 
-        save_training(self, files.local(path))
+        save_training(self, files.place(path))
 
     def __repr__(self) -> str:
         path, data = self.configuration.model["path"], self.configuration.data["source"]

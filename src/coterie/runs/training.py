@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from pathlib import Path
-from shutil import rmtree
 from time import perf_counter
 from typing import Any
 
@@ -17,7 +16,7 @@ from coterie.engines.checkpoint_and_journal import read_durable, save_checkpoint
 from coterie.engines.privacy import BudgetSpent, Private
 from coterie.errors import CoterieError, fitting, listed
 from coterie.federation import Ragged
-from coterie.files import local
+from coterie.files import clear, place
 from coterie.methods.local_training.client_work import BROKEN, DIVERGED
 from coterie.methods.local_training.new_client import shared_models
 from coterie.methods.local_training.rounds import NO_GRADIENT
@@ -325,12 +324,12 @@ def train(
     judge = problem.inside() if judged(problem.config.run) else None
     if judge is not None:  # trains without the rows that are held back to judge by; test rows are as they were
         problem = replace(problem, data=replace(judge.data, test=problem.data.test))
-    folder = None if folder is None else local(folder)
+    folder = None if folder is None else place(folder)
     if resume and folder is None:
         raise CoterieError("There is no folder to resume from: name the one of the run's checkpoint.")
     if folder is None or not resume:
         if folder is not None:
-            rmtree(folder / SITES, ignore_errors=True)  # of an earlier run
+            clear(folder / SITES)  # of an earlier run
         run = _Run(problem, trained_method(name, problem.config.folder), dict(setting), judge, folder)
         with run.fed:
             run.state = dict(run.method.init(run.fed))

@@ -82,7 +82,7 @@ class Ray(Coordinator):
         threads: int = 1,
         actor: Mapping[str, Any] | None = None,
     ) -> None:
-        folder, journal = (None if path is None else files.local(path) for path in (folder, journal))
+        folder, journal = (None if path is None else files.place(path) for path in (folder, journal))
         options = {"seed": seed, "block": block, "threads": threads}
         self.problem: GroupedProblem | None = None
         self.terms: tuple[str, ...] = ()
@@ -175,8 +175,8 @@ class Ray(Coordinator):
         ...     fed.write("coefficients/", fitted)
         """
         client, levels = as_name("client", client), as_names("cluster", cluster)
-        where = str(path) if "://" in str(path) else str(files.local(path).absolute())
-        asked = Asked(where, formula, client, levels, family, offset, weights, missing, as_names("shared", shared))
+        place, alike = files.place(path).absolute(), as_names("shared", shared)
+        asked = Asked(place, formula, client, levels, family, offset, weights, missing, alike)
         fed = cls(asked, sites=sites, **engine)
         fed.reveals = bool(reveal)
         return fed
@@ -195,9 +195,9 @@ class Ray(Coordinator):
         Raises
         ------
         CoterieError
-            For a URL, a federation made otherwise, and actors that do not answer.
+            For a federation made otherwise, and actors that do not answer.
         """
-        place = files.local(folder).absolute()
+        place = files.place(folder).absolute()
         if self.problem is None:
             raise CoterieError("Only a federation made by Ray.parquet knows what its clients are called.")
         if len(self.mark("written")):

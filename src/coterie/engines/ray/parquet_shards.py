@@ -31,6 +31,7 @@ from coterie.federation import Array, Ints
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import ClusterTree
+from coterie.remote import Remote
 
 Ids = np.ndarray[Any, np.dtype[np.uint64]]
 Digest = Mapping[str, tuple[str, "pd.Series[Any]"]]
@@ -41,7 +42,7 @@ Common = tuple[int, Array, float]  # the finest level that is kept, its sorted l
 class Asked:
     """What is to be read: the arguments of :meth:`coterie.engines.ray.Ray.parquet`."""
 
-    path: str
+    path: Path
     formula: str
     client: str
     levels: tuple[str, ...]
@@ -74,11 +75,11 @@ class Plan:
         import pyarrow as pa
         import pyarrow.dataset as ds
 
-        where = Path(asked.path)
-        if "://" not in asked.path and not where.exists():
-            raise CoterieError(f"There is no folder '{asked.path}'.")
-        with readable(where):
-            data = ds.dataset(asked.path, format="parquet", partitioning="hive")
+        with readable(asked.path):
+            if not asked.path.exists():
+                raise CoterieError(f"There is no folder '{asked.path}'.")
+            system, at = asked.path.opened() if isinstance(asked.path, Remote) else (None, asked.path)
+            data = ds.dataset(at, filesystem=system, format="parquet", partitioning="hive")
             groups = [g for f in data.get_fragments() for g in f.split_by_row_group()]
             rows = np.array([g.row_groups[0].num_rows for g in groups], dtype=np.int64)
         if not rows.sum():
@@ -102,7 +103,7 @@ class Plan:
         import pyarrow as pa
 
         schema = pa.schema([self.schema.field(c) for c in self.columns], metadata=self.schema.metadata)
-        with readable(Path(self.asked.path)):
+        with readable(self.asked.path):
             tables = [g.to_table(schema=self.schema, columns=list(self.columns)) for g in self.shares[site]]
             table = pa.concat_tables([t.cast(schema) for t in tables]) if tables else schema.empty_table()
             return table.to_pandas()  # type: ignore[no-any-return]

@@ -1,0 +1,159 @@
+"""Places at a URL: an object store takes tables, results, reports, checkpoints and journals as a disk does."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie
+from coterie import files
+from coterie.data.table_files import write_table
+from coterie.engines.checkpoint_and_journal import Folder, Journal, load_checkpoint, save_checkpoint
+from coterie.engines.local_engines import Loopback
+from coterie.errors import CoterieError
+from coterie.federation import PerRow, work
+from coterie.remote import Remote
+from tests.cli.harness import coterie as command
+from tests.cli.harness import table
+from tests.messages import names
+
+pytest.importorskip("moto")
+
+
+@pytest.fixture(scope="module")
+def url():
+    from tests.object_store import store
+
+    with store() as url:
+        yield url
+
+
+class Rows:
+    """An objective of four clients."""
+
+    dim = 1
+
+    def __len__(self):
+        return 4
+
+    def take(self, rows):
+        return self
+
+
+@work
+def grow(site, by):
+    site.state["x"] = site.state.get("x", np.zeros(len(site))) + by
+    return {"x": site.state["x"]}
+
+
+def test_a_url_is_taken_apart_as_a_path_is():
+    place = files.place("s3://key:secret@bucket/a/rows.csv?region=x")
+    assert isinstance(place, Remote) and (place.name, place.suffix) == ("rows.csv", ".csv")
+    assert str(place.parent / "b") == "s3://bucket/a/b?region=x" and f"{place}" == "s3://bucket/a/rows.csv"
+    assert pickle.loads(pickle.dumps(place))[:] == "s3://key:secret@bucket/a/rows.csv?region=x"  # noqa: S301
+
+
+def test_a_file_url_is_a_path(tmp_path):
+    write_table(table(), f"file://{tmp_path}/a b.csv".replace(" ", "%20"))
+    assert files.place(f"file://{tmp_path}") == tmp_path and (tmp_path / "a b.csv").exists()
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "deep/t.parquet", "t.feather"])
+def test_tables_are_written_and_read(url, name):
+    write_table(table(), url(name))
+    pd.testing.assert_frame_equal(coterie.read_table(url(name), ["school"]), table(), check_dtype=False)
+
+
+def test_files_are_listed_replaced_and_removed(url):
+    folder = files.place(url("list"))
+    assert not folder.exists() and list(folder.glob("*")) == []
+    for name in ("a-1", "a-2", "b"):
+        files.write(folder / name, [b"x", memoryview(name.encode())])
+    files.write(folder / "b", [b"new"])
+    assert sorted(one.name for one in folder.glob("a-*")) == ["a-1", "a-2"] and folder.is_dir()
+    assert files.content(folder / "a-2") == b"xa-2" and files.content(folder / "b") == b"new"
+    (folder / "b").unlink()
+    (folder / "b").unlink(missing_ok=True)
+    files.clear(folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_journal_goes_on_where_it_stood(url):
+    folder = url("journal")
+    first = Journal(folder)
+    for n in range(3):
+        first.add("ask", b"%d" % n, {"n": n})
+    first.cut(2)
+    first.add("ask", b"two", {"n": 22})
+    second = Journal(folder)
+    assert [second.next("ask", key)["n"] for key in (b"0", b"1", b"two")] == [0, 1, 22]
+    assert second.next("ask", b"3") is None
+    second.keep({"t": 3}, {"e": 1})
+    second.add("ask", b"3", {"n": 3})
+    third = Journal(folder)
+    assert third.base["state"] == {"t": 3} and len(third) == 1
+    entries = files.place(folder).glob("entries-*")
+    assert [one.name for one in entries] == ["entries-1-000000000"]
+
+
+def test_sites_and_their_coordinator_survive_their_process(url):
+    options = {"sites": 2, "folder": url("sites"), "journal": url("coordinator")}
+    first = Loopback(Rows(), [0, 0, 1, 1], **options)
+    for step in range(3):
+        first.ask(grow, by=PerRow(np.arange(4.0) + step))
+    second = Loopback(Rows(), [0, 0, 1, 1], **options)
+    replies = [second.ask(grow, by=PerRow(np.arange(4.0) + step)) for step in range(4)]
+    np.testing.assert_array_equal(replies[-1]["x"], 4 * np.arange(4.0) + 6)
+    assert len(list((files.place(url("sites")) / "site-0").iterdir())) <= 5  # what is no longer used is removed
+
+
+def test_a_checkpoint_and_a_folder_of_state_come_back(url):
+    fed = Loopback(Rows(), [0, 0, 1, 1])
+    fed.ask(grow, by=1.0)
+    save_checkpoint(url("checkpoint"), fed, {"t": 1})
+    assert load_checkpoint(url("checkpoint"), fed) == {"t": 1}
+    Folder(url("folder")).save({"a": 1}, {"state": {"x": np.arange(3)}})
+    head, sets = Folder(url("folder")).load()
+    assert head == {"a": 1} and sets["state"]["x"].tolist() == [0, 1, 2]
+
+
+def test_a_command_reads_and_writes_there(url):
+    write_table(table(), url("rows.csv"))
+    model = url("model")
+    options = ["--formula", "score ~ hours", "--client", "school", "--splits", "0", "--out", model]
+    assert "s3://bucket/model" in command("fit", url("rows.csv"), *options).out
+    saved = json.loads(files.content(files.place(model) / "model.json"))
+    assert "secret" not in json.dumps(saved) and (files.place(model) / "report.html").is_file()
+    command("predict", model, url("rows.csv"), "--out", url("answers.csv"))
+    here = coterie.fit(table(), "score ~ hours", "school", splits=0)
+    answers = coterie.read_table(url("answers.csv"))
+    np.testing.assert_allclose(answers["prediction"], here.predict(table())["prediction"], rtol=1e-12)
+    again = command("compare", url("rows.csv"), *options[:4], "--splits", "1", "--out", url("rows.csv"))
+    assert "is the table itself" in again.message
+
+
+ABSENT = "s3://nobucket/x{}"
+
+
+@pytest.mark.parametrize(
+    ("does", "sentence"),
+    [
+        (lambda at: coterie.read_table(at(".csv")), "There is no file 's3://nobucket/x.csv'."),
+        (lambda at: write_table(table(), at(".csv")), "'s3://nobucket/x.csv' cannot be written: The specified bucket"),
+        (lambda at: Journal(at("")).add("ask", b"", {}), "cannot be written: The specified bucket does not exist"),
+        (lambda at: coterie.load(at("")), "There is no coterie model in 's3://nobucket/x': it does not exist."),
+        (lambda at: coterie.read_table("s3://b/x.csv?odd=1"), "'s3://b/x.csv' cannot be opened: Unexpected query"),
+        (lambda at: coterie.read_table("foo://b/x.csv"), "cannot be opened: pyarrow reads s3://, gs:// and hdfs://"),
+        (
+            lambda at: coterie.read_table(Path("s3://b/x.csv")),
+            "is a URL made a Path",
+        ),
+    ],
+)
+def test_what_cannot_be_opened_is_said_in_a_sentence(url, does, sentence):
+    query = "?" + url("").partition("?")[2]
+    with pytest.raises(CoterieError, match=names(sentence)):
+        does(lambda end: ABSENT.format(end) + query)
