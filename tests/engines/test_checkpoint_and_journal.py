@@ -246,7 +246,7 @@ def test_a_disk_that_was_really_full_leaves_whole_entries_also_to_a_process_that
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         book, entry = Journal({str(tmp_path)!r}), {{"values": {{"x": np.zeros(100)}}}}
         book.add("ask", b"1", entry)
-        size, (soft, hard) = os.path.getsize(book._path), resource.getrlimit(resource.RLIMIT_FSIZE)
+        size, (soft, hard) = os.path.getsize(book._entries.path), resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 500, hard))
         try:
             book.add("ask", b"2", entry)
