@@ -13,7 +13,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFA
 
 @contextmanager
 def store():
-    """Begin the server on a port that is free, with an empty bucket; a function makes the URL of a name in it."""
+    """Begin the server on a port that is free, with an empty bucket; a function makes the URL of a name in it, with ``keys`` or not."""
     call = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     server = subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     before = {name: os.environ.get(name) for name in KEYS}
@@ -25,7 +25,7 @@ def store():
         query = f"?endpoint_override=127.0.0.1:{port}&scheme=http"
         system, _ = FileSystem.from_uri(f"s3://bucket{query}&allow_bucket_creation=true")
         system.create_dir("bucket")
-        yield lambda name: f"s3://bucket/{name}{query}"
+        yield lambda name, keys="": f"s3://{keys}bucket/{name}{query}"
     finally:
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from coterie.errors import CoterieError
-from coterie.remote import Remote
+from coterie.remote import Url
 
 try:
     import fcntl
@@ -32,16 +32,18 @@ _PAUSE = 0.02  # seconds between two tries to have a lock
 
 def local(path: str | os.PathLike[str]) -> Path:
     """A path of this machine, as the user gave it; a CoterieError for a URL, of which ``Path`` would make a folder."""
-    if isinstance(found := place(path), Remote):
+    if isinstance(found := place(path), Url):
         raise CoterieError(f"'{found:.100}' is a URL, where only a place of this machine will do: name a local path.")
     return found
 
 
 def place(path: str | os.PathLike[str]) -> Path:
-    """A path of this machine, or a :class:`Remote` for a URL, which does what the package asks of paths."""
+    """A path of this machine, or a :class:`Url` for a URL, which does what the package asks of paths."""
+    if isinstance(path, Url):
+        return path  # type: ignore[return-value]  # which has what of a Path is used of places
     if not isinstance(path, (str, os.PathLike)):
         raise CoterieError(f"A path must be text, not {path!r:.60}.")
-    text = path if isinstance(path, Remote) else path.strip() if isinstance(path, str) else str(path)
+    text = path.strip() if isinstance(path, str) else str(path)
     if not _URL.match(text):
         return Path(path)
     if not isinstance(path, str):
@@ -50,13 +52,13 @@ def place(path: str | os.PathLike[str]) -> Path:
         )
     if text.lower().startswith("file:/") and urlsplit(text).netloc in ("", "localhost"):
         return Path(unquote(urlsplit(text).path))
-    return Remote(text)  # type: ignore[return-value]  # which has what of a Path is used of places
+    return Url(text)  # type: ignore[return-value]
 
 
 @contextmanager
 def fetched(path: Path) -> Iterator[Path]:
     """A file of this machine with what is at ``path``: itself, or for a while a copy of what is at a URL."""
-    if not isinstance(path, Remote):
+    if not isinstance(path, Url):
         yield path
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +77,7 @@ def write(path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 0o666,
     Its ``mode`` is what the umask leaves of it. If ``durable`` it is on disk when this returns; else only the end of
     the process cannot harm it. An OSError if it cannot be written; nothing of it stays.
     """
-    if isinstance(path, Remote):
+    if isinstance(path, Url):
         path.write(parts)
         return
     with replacing(path, mode=mode, durable=durable) as partial, partial.open("wb") as file:
@@ -84,7 +86,7 @@ def write(path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 0o666,
 
 def content(path: Path) -> bytes:
     """All bytes of a file; an OSError where it is none, but a pipe or a device, which may never end."""
-    if isinstance(path, Remote):
+    if isinstance(path, Url):
         return path.read_bytes()
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -128,7 +130,7 @@ def plain(value: Any) -> Any:
 
 def clear(folder: Path) -> None:
     """Remove a folder and all that is in it, as far as that can be."""
-    if isinstance(folder, Remote):
+    if isinstance(folder, Url):
         folder.clear()
     else:
         shutil.rmtree(folder, ignore_errors=True)
@@ -142,14 +144,14 @@ def need_writable(path: Path, folder: Path) -> None:
     sweep(folder, path.name)
     probe = folder / f".{os.urandom(4).hex()}{_PART}"
     try:
-        if isinstance(probe, Remote):
+        if isinstance(probe, Url):
             probe.write([])
         else:
             os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         probe.unlink()
     except OSError as e:
         why = "permission denied" if isinstance(e, PermissionError) else "no file can be made"
-        why = f"{e.strerror}, so that {why}" if isinstance(path, Remote) else why
+        why = f"{e.strerror}, so that {why}" if isinstance(path, Url) else why
         raise CoterieError(f"'{path}' cannot be written: {why} in '{folder}'. Name another place.") from e
 
 
@@ -159,7 +161,7 @@ def replacing(path: Path, *, mode: int = 0o666, durable: bool = True) -> Iterato
 
     Where ``path`` is a URL, the file is one of this machine until then.
     """
-    if isinstance(path, Remote):
+    if isinstance(path, Url):
         with tempfile.TemporaryDirectory() as folder:
             yield (draft := Path(folder) / path.name)
             with draft.open("rb") as source:
@@ -196,7 +198,7 @@ def _sync(path: Path, flags: int) -> None:
 
 def sweep(folder: Path, name: str | None = None) -> None:
     """Remove what writers of a file (None: of any) that were killed left in a folder; others hold locks on theirs."""
-    if isinstance(folder, Remote):  # where files are there whole or not at all
+    if isinstance(folder, Url):  # where files are there whole or not at all
         return
     for partial in folder.glob(f".{'*' if name is None else escape(name)}.????????{_PART}"):
         with suppress(OSError), _in_use(partial, os.O_RDWR):  # another is writing it, or has removed it
@@ -245,7 +247,7 @@ def locked(path: Path, wait: float, busy: str) -> Iterator[None]:
     CoterieError says ``busy``: who may hold it, and what to do. An OSError if the file cannot be opened, or its disk
     cannot lock. At a URL there are no locks, and whoever calls must see to it that nobody else is there.
     """
-    if isinstance(path, Remote):
+    if isinstance(path, Url):
         yield
         return
     file, owner = os.open(path, os.O_RDWR | os.O_CREAT, 0o600), os.getpid()
@@ -275,7 +277,7 @@ def hold(path: Path, wait: float, busy: str) -> Held | None:
 
     A process that closes a file loses all its locks of this kind on it, so each is opened but once.
     """
-    if isinstance(path, Remote):
+    if isinstance(path, Url):
         return None
     if not path.exists():
         path.touch(mode=0o600)

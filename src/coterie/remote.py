@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from coterie.errors import CoterieError
 
 
-class Remote(str):
+class Url(str):
     """A URL as pyarrow takes it, with its keys and ``?endpoint_override=...``: what the package asks of paths, there.
 
     Object stores have no folders, so that none needs to be made, and a file is there whole or not at all. As text it
@@ -30,12 +30,15 @@ class Remote(str):
     def __str__(self) -> str:
         return re.sub(r"//[^/?@]*@", "//", self[:])
 
+    def __repr__(self) -> str:
+        return repr(str(self))
+
     def __format__(self, spec: str) -> str:
         return format(str(self).partition("?")[0], spec)
 
-    def __truediv__(self, name: str) -> Remote:
+    def __truediv__(self, name: str) -> Url:
         base, mark, query = self.partition("?")
-        return Remote(f"{base.rstrip('/')}/{name}{mark}{query}")
+        return Url(f"{base.rstrip('/')}/{name}{mark}{query}")
 
     @property
     def name(self) -> str:
@@ -48,16 +51,16 @@ class Remote(str):
         return Path(self.name).suffix
 
     @property
-    def parent(self) -> Remote:
+    def parent(self) -> Url:
         """Where it lies."""
         base, mark, query = self.partition("?")
-        return Remote(f"{base.rstrip('/').rpartition('/')[0]}{mark}{query}")
+        return Url(f"{base.rstrip('/').rpartition('/')[0]}{mark}{query}")
 
-    def with_name(self, name: str) -> Remote:
+    def with_name(self, name: str) -> Url:
         """Another one beside it."""
         return self.parent / name
 
-    def absolute(self) -> Remote:
+    def absolute(self) -> Url:
         """Itself."""
         return self
 
@@ -66,9 +69,10 @@ class Remote(str):
     def opened(self) -> tuple[Any, str]:
         """The file system of pyarrow, and the path there."""
         parts = urlsplit(self[:])
-        query = f"?{parts.query}" if parts.query else ""
+        once = ["allow_delayed_open=true"] if parts.scheme == "s3" else []  # a small file is one request, not three
+        query = "&".join([*filter(None, [parts.query]), *once])
         try:
-            system, root = _system(f"{parts.scheme}://{parts.netloc}{query}")
+            system, root = _system(f"{parts.scheme}://{parts.netloc}{query and '?'}{query}")
         except (OSError, ValueError, ImportError) as problem:
             raise CoterieError(f"'{self:.100}' cannot be opened: {_reason(problem)}.") from problem
         return system, "/".join([root.rstrip("/"), unquote(parts.path).strip("/")]).rstrip("/")
@@ -115,7 +119,7 @@ class Remote(str):
     def mkdir(self, *_: Any, **__: Any) -> None:
         """Nothing: a folder is made with its first file."""
 
-    def iterdir(self) -> Iterator[Remote]:
+    def iterdir(self) -> Iterator[Url]:
         """What lies in it."""
         from pyarrow.fs import FileSelector
 
@@ -124,7 +128,7 @@ class Remote(str):
             found = system.get_file_info(FileSelector(at, allow_not_found=True))
         return (self / info.base_name for info in found)
 
-    def glob(self, pattern: str) -> Iterator[Remote]:
+    def glob(self, pattern: str) -> Iterator[Url]:
         """What lies in it under such names."""
         return (one for one in self.iterdir() if fnmatchcase(one.name, pattern))
 

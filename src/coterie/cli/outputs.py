@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from coterie import files
 from coterie.cli.terminal import say
 from coterie.errors import CoterieError, listed
-from coterie.remote import Remote
+from coterie.remote import Url
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,7 @@ def write_table(frame: pd.DataFrame, out: Path, kind: str, sentence: str = "") -
 
 def write_fit(result: FitResult, out: Path, force: bool) -> None:
     """Write model and report into a folder: both or, on any error, neither."""
-    if isinstance(out, Remote):  # where a file is put once it is whole, and a folder is none
+    if isinstance(out, Url):  # where a file is put once it is whole, and a folder is none
         result.save(out, force=force)
         result.report(out / "report.html")
         return
@@ -69,7 +69,7 @@ def check_page(out: Path, inputs: Iterable[Path], force: bool) -> None:
         raise CoterieError(f"'{out}' is a folder; name a file that ends in .html.")
     if out.suffix.lower() not in (".html", ".htm"):
         raise CoterieError(f"'{out.name}' does not end in .html; the report is a page for a browser.")
-    if not (isinstance(above := out.absolute().parent, Remote) or above.is_dir()):
+    if not (isinstance(above := out.absolute().parent, Url) or above.is_dir()):
         raise CoterieError(f"'{out}' cannot be written: there is no folder '{above}'.")
     files.need_writable(out, above)
     need_room(out, inputs, force, our_page)
@@ -80,9 +80,9 @@ def check_folder(out: Path, option: str = "--out") -> None:
     if out.exists() and not out.is_dir():
         raise CoterieError(f"'{out}' is a file; {option} names a folder.")
     above = out.absolute()
-    while not (isinstance(above, Remote) or above.exists()):
+    while not (isinstance(above, Url) or above.exists()):
         above = above.parent
-    if not (isinstance(above, Remote) or above.is_dir()):
+    if not (isinstance(above, Url) or above.is_dir()):
         raise CoterieError(f"'{out}' cannot be made, because '{above}' is a file.")
     files.need_writable(out, above)
 

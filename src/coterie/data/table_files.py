@@ -23,7 +23,7 @@ import pyarrow as pa
 from coterie import files
 from coterie.data.table import need_distinct, to_pandas
 from coterie.errors import CoterieError, NoRows, nearest, plural
-from coterie.remote import Remote
+from coterie.remote import Url
 
 _STARTS = {b"PAR1": "a Parquet", b"ARROW1": "a Feather", b"PK\x03\x04": "an NPZ or Excel", b"\x1f\x8b": "a gzip"}
 _MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -277,7 +277,7 @@ def check_writable(path: str | os.PathLike[str]) -> str:
     suffix = _suffix(file, _WRITE)
     if file.is_dir():
         raise CoterieError(f"'{file}' is a folder; name a file.")
-    if not (isinstance(file, Remote) or file.parent.is_dir()):
+    if not (isinstance(file, Url) or file.parent.is_dir()):
         raise CoterieError(f"There is no folder '{file.parent}' to write '{file.name}' to: make it first.")
     files.need_writable(file, file.parent)
     return suffix
@@ -301,7 +301,7 @@ def readable(file: Path) -> Iterator[None]:
     except CoterieError:
         raise
     except OSError as e:
-        if isinstance(file, Remote) and e.filename == str(file):
+        if isinstance(file, Url) and e.filename == str(file):
             raise CoterieError(f"'{file}' cannot be read: {e.strerror}.") from e
         if not isinstance(e, PermissionError):
             raise _damaged(file, e) from e

@@ -11,7 +11,7 @@ from coterie import files
 from coterie.deployment import toml_files
 from coterie.errors import CoterieError, nearest
 from coterie.options import Checked, Option
-from coterie.remote import Remote
+from coterie.remote import Url
 
 FEDERATION, SITE, SCHEMA, RUN = "federation.toml", "site.toml", "schema.toml", "run.toml"
 PROBLEM = "problem.txt"
@@ -28,7 +28,7 @@ def is_federation(rows: Any) -> bool:
     if not isinstance(rows, (str, Path)) or not str(rows).strip():
         return False
     home = files.place(rows)
-    return not isinstance(home, Remote) and any((home / part / FEDERATION).is_file() for part in ("", COORDINATOR))
+    return not isinstance(home, Url) and any((home / part / FEDERATION).is_file() for part in ("", COORDINATOR))
 
 
 def check_name(what: str, name: str) -> str:

@@ -22,7 +22,7 @@ from coterie import files
 from coterie.engines import wire
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Array
-from coterie.remote import Remote
+from coterie.remote import Url
 
 _SLOT = re.compile(rb".{2,6}d\x03\x04slot([TF])", re.DOTALL)
 """How a checkpoint begins: the head of a message, and of its dict of three the first, a bool."""
@@ -93,7 +93,7 @@ def write_durable(path: Path, parts: Iterable[wire.Buffer]) -> None:
     """Write a file whole or not at all, durable, for those alone who may look into its folder, which is made."""
     folder = files.place(path).parent
     folder.mkdir(parents=True, exist_ok=True)
-    files.write(path, parts, mode=folder.stat().st_mode & 0o666)
+    files.write(path, parts, mode=0o666 if isinstance(folder, Url) else folder.stat().st_mode & 0o666)
 
 
 ANEW = "begin the run again under another name, or with empty folders"  # what to do where the state of a site is lost
@@ -377,7 +377,7 @@ class _OneByOne:
 
 def _entries(folder: Path, era: int) -> _Appended | _OneByOne:
     path = folder / f"entries-{era}"
-    return _OneByOne(path) if isinstance(path, Remote) else _Appended(path)
+    return _OneByOne(path) if isinstance(path, Url) else _Appended(path)
 
 
 def header(size: int) -> bytes:

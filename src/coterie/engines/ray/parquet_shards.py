@@ -31,7 +31,7 @@ from coterie.federation import Array, Ints
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import ClusterTree
-from coterie.remote import Remote
+from coterie.remote import Url
 
 Ids = np.ndarray[Any, np.dtype[np.uint64]]
 Digest = Mapping[str, tuple[str, "pd.Series[Any]"]]
@@ -78,7 +78,7 @@ class Plan:
         with readable(asked.path):
             if not asked.path.exists():
                 raise CoterieError(f"There is no folder '{asked.path}'.")
-            system, at = asked.path.opened() if isinstance(asked.path, Remote) else (None, asked.path)
+            system, at = asked.path.opened() if isinstance(asked.path, Url) else (None, asked.path)
             data = ds.dataset(at, filesystem=system, format="parquet", partitioning="hive")
             groups = [g for f in data.get_fragments() for g in f.split_by_row_group()]
             rows = np.array([g.row_groups[0].num_rows for g in groups], dtype=np.int64)
