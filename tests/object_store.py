@@ -13,7 +13,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFA
 
 @contextmanager
 def store():
-    """Begin the server on a port that is free, with an empty bucket; a function makes the URL of a name in it, with ``keys`` or not."""
+    """Begin the server on a free port, with an empty bucket; a function makes URLs there, with ``keys`` or not."""
     call = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     server = subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     before = {name: os.environ.get(name) for name in KEYS}

@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from coterie.engines.local_engines import Loopback
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
 from coterie.remote import Url
+from coterie.runs.config import Config
 from tests.cli.harness import coterie as command
 from tests.cli.harness import table
 from tests.messages import names
@@ -121,6 +123,27 @@ def test_a_checkpoint_and_a_folder_of_state_come_back(url):
     assert head == {"a": 1} and sets["state"]["x"].tolist() == [0, 1, 2]
 
 
+def test_a_training_goes_on_from_its_checkpoint(url):
+    pytest.importorskip("torch")
+    from coterie.evidence.training_comparison import compare
+
+    def trained(rounds, **more):
+        run = {"rounds": rounds, "seeds": [0], "checkpoint": url("run")}
+        config = Config.of({"data": {"clients": 3, "rows": 30}, "run": run})
+        return compare(config, ["local"], models=True, **more).runs["local"][0]
+
+    first, again = trained(2), trained(3, resume=True)
+    files.clear(files.place(url("run")))
+    np.testing.assert_array_equal(again.theta, trained(3).theta)
+    assert (again.theta != first.theta).any()
+
+
+def test_the_keys_in_a_url_are_not_written_down(url):
+    write_table(table(), rows := url("secret.csv", "key:hidden@"))
+    found = coterie.fit(rows, "score ~ hours", "school", splits=0)
+    assert found.config()["data"]["source"] == url("secret.csv")
+
+
 def test_a_command_reads_and_writes_there(url):
     write_table(table(), url("rows.csv"))
     rows, model = url("rows.csv", "key:secret@"), url("model", "key:secret@")
@@ -129,12 +152,23 @@ def test_a_command_reads_and_writes_there(url):
     assert "s3://bucket/model" in ran.out and "secret" not in ran.out + ran.err
     saved = files.content(files.place(model) / "model.json") + files.content(files.place(model) / "report.html")
     assert b"s3://bucket/rows.csv" in saved and b"secret" not in saved
+    command("data", "fetch", "chem97", "--out", url("chem97.parquet"))
+    assert len(coterie.read_table(url("chem97.parquet"))) > 1000
     command("predict", model, url("rows.csv"), "--out", url("answers.csv"))
     here = coterie.fit(table(), "score ~ hours", "school", splits=0)
     answers = coterie.read_table(url("answers.csv"))
     np.testing.assert_allclose(answers["prediction"], here.predict(table())["prediction"], rtol=1e-12)
     again = command("compare", url("rows.csv"), *options[:4], "--splits", "1", "--out", url("rows.csv"))
     assert "is the table itself" in again.message
+
+
+def test_a_store_that_does_not_answer_is_named(monkeypatch):
+    def silent(_):
+        raise OSError("When getting information for key 'm' in bucket 'b': curlCode: 7, Could not connect to server")
+
+    monkeypatch.setattr(Url, "opened", lambda _: (SimpleNamespace(get_file_info=silent), "b/m"))
+    with pytest.raises(CoterieError, match=names("'s3://b/m/training.json' cannot be read: Could not connect")):
+        coterie.load("s3://b/m?endpoint_override=127.0.0.1:9")
 
 
 ABSENT = "s3://nobucket/x{}"

@@ -71,16 +71,23 @@ def test_every_function_refuses_a_url(place):
 
 
 INIT = ["federation", "init", "URL", "--engine", "flower", "--site", "a"]
+VERBS = ("start-coordinator", "start-site", "check", "status", "log", "stop", "schema", "identity", "watch", "service")
 COMMANDS = [
+    INIT,
     [*INIT[:2], "new", *INIT[3:], "--schema", "URL"],
-    *(["federation", verb, "URL"] for verb in ("start-coordinator", "start-site", "check", "status", "log", "stop")),
+    [*INIT[:2], "new", *INIT[3:], "--data", "a=URL"],
+    ["federation", "schema", "rows.csv", "--out", "URL"],
+    ["federation", "preview", "URL", "--method", "hierarchical"],
+    ["federation", "budget", "URL", "--run", "30"],
+    ["export", "model", "--to", "URL"],
+    *(["federation", verb, "URL"] for verb in VERBS),
 ]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_refuses_a_url(words):
-    ran = command(*(word.replace("URL", "s3://bucket/x.csv") for word in words))
-    assert "only a place of this machine will do" in ran.message
+    ran = command(*(word.replace("URL", "s3://bucket/x") for word in words))
+    assert "/bucket/x' is a URL, where only a place of this machine will do: name a local path." in ran.message
 
 
 def test_the_example_refuses_a_url(monkeypatch):

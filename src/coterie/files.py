@@ -32,20 +32,20 @@ _PAUSE = 0.02  # seconds between two tries to have a lock
 
 def local(path: str | os.PathLike[str]) -> Path:
     """A path of this machine, as the user gave it; a CoterieError for a URL, of which ``Path`` would make a folder."""
-    if isinstance(found := place(path), Url):
+    if isinstance(found := place(str(path) if isinstance(path, Path) else path), Url):
         raise CoterieError(f"'{found:.100}' is a URL, where only a place of this machine will do: name a local path.")
     return found
 
 
-def place(path: str | os.PathLike[str]) -> Path:
-    """A path of this machine, or a :class:`Url` for a URL, which does what the package asks of paths."""
+def place(path: str | os.PathLike[str], folder: Path = Path()) -> Path:
+    """A path of this machine, from ``folder`` on, or a :class:`Url`, which does what the package asks of paths."""
     if isinstance(path, Url):
         return path  # type: ignore[return-value]  # which has what of a Path is used of places
     if not isinstance(path, (str, os.PathLike)):
         raise CoterieError(f"A path must be text, not {path!r:.60}.")
     text = path.strip() if isinstance(path, str) else str(path)
     if not _URL.match(text):
-        return Path(path)
+        return folder / path
     if not isinstance(path, str):
         raise CoterieError(
             f"'{text:.100}' is a URL made a Path, as which only a place of this machine will do: give it as text."
@@ -164,8 +164,8 @@ def replacing(path: Path, *, mode: int = 0o666, durable: bool = True) -> Iterato
     if isinstance(path, Url):
         with tempfile.TemporaryDirectory() as folder:
             yield (draft := Path(folder) / path.name)
-            with draft.open("rb") as source:
-                path.write(iter(lambda: source.read(1 << 24), b""))
+            with draft.open("rb") as source, path.saying(), path.open("wb") as target:
+                shutil.copyfileobj(source, target, 1 << 24)
         return
     partial = path.with_name(f".{path.name}.{os.urandom(4).hex()}{_PART}")
     with _in_use(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode):

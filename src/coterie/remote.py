@@ -79,8 +79,10 @@ class Url(str):
 
     def _info(self) -> Any:
         system, at = self.opened()
-        with self.saying():
+        try:
             return system.get_file_info(at)
+        except OSError as problem:  # of a path it would say no more than that nothing is there
+            raise CoterieError(f"'{self:.100}' cannot be read: {_reason(problem)}.") from problem
 
     @contextmanager
     def saying(self) -> Iterator[None]:
@@ -130,7 +132,10 @@ class Url(str):
 
     def glob(self, pattern: str) -> Iterator[Url]:
         """What lies in it under such names."""
-        return (one for one in self.iterdir() if fnmatchcase(one.name, pattern))
+        first, within, rest = pattern.partition("/")
+        for one in self.iterdir():
+            if fnmatchcase(one.name, first):
+                yield from one.glob(rest) if within else (one,)
 
     def open(self, mode: str = "rb") -> Any:
         """Its bytes, to read, or to write."""

@@ -36,12 +36,17 @@ def load_model(path: Path) -> FitResult | TrainingResult:
     return load(path.parent if path.name in ("model.json", "training.json") else path)
 
 
-def place(text: str | Path) -> Path:
+def here(text: str | Path) -> Path:
+    """A file or folder of this machine, as it was typed."""
+    return place(text, files.local)
+
+
+def place(text: str | Path, taken: Callable[[str | Path], Path] = files.place) -> Path:
     """A file or folder, as it was typed; an empty one is a slip, not the folder where the command runs."""
     if not str(text).strip():
         raise BadParameter("it is empty; name a file or folder.")
     try:
-        return files.place(text)
+        return taken(text)
     except CoterieError as problem:
         raise BadParameter(str(problem)) from problem
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coterie.cli.declared_options import assignments, flag, optional, own_option, place, takes
+from coterie.cli.declared_options import assignments, flag, here, optional, own_option, takes
 from coterie.cli.fit_over_sites import SiteFolder
 from coterie.cli.outputs import check_folder
 from coterie.cli.terminal import say
@@ -46,9 +46,9 @@ OPTIONS = {
 @takes(OPTIONS)
 def init(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(parser=place, metavar="FOLDER", help="Where to write the federation.")],
+    folder: Annotated[Path, typer.Argument(parser=here, metavar="FOLDER", help="Where to write the federation.")],
     schema: Annotated[
-        Path | None, typer.Option("--schema", parser=place, metavar="FILE", help="A schema.toml that all sites get.")
+        Path | None, typer.Option("--schema", parser=here, metavar="FILE", help="A schema.toml that all sites get.")
     ] = None,
     data: Annotated[
         list[str] | None,
@@ -110,7 +110,7 @@ def _tables(data: list[str] | None) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for text in data or []:
         site, path = _named("--data", "SITE=TABLE, such as basel=basel.csv", text)
-        found[site] = place(path)
+        found[site] = here(path)
         if not found[site].is_file():
             raise CoterieError(f"There is no file '{path}'.")
     return found
@@ -126,7 +126,7 @@ def _named(option: str, form: str, text: str) -> tuple[str, str]:
 
 def schema(
     site: Annotated[
-        Path, typer.Argument(parser=place, metavar="SITE", help="The site's folder, or a table with --out.")
+        Path, typer.Argument(parser=here, metavar="SITE", help="The site's folder, or a table with --out.")
     ],
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="COLUMN", help="A column that names clients or clusters.")
@@ -141,7 +141,7 @@ def schema(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", parser=place, metavar="FILE", help="By default schema.toml in the site's folder."),
+        typer.Option("--out", parser=here, metavar="FILE", help="By default schema.toml in the site's folder."),
     ] = None,
 ) -> None:
     """Describe a site's columns (types, levels, units) in its schema.toml, for its owner to look through."""
@@ -175,7 +175,7 @@ def identity(
     site: SiteFolder,
     public: Annotated[
         list[Path] | None,
-        typer.Argument(parser=place, metavar="[PUBLIC]...", help="The .pub files of all sites, this one's too."),
+        typer.Argument(parser=here, metavar="[PUBLIC]...", help="The .pub files of all sites, this one's too."),
     ] = None,
 ) -> None:
     """Make a site's identity for secure sums, at the site; with the public files of all sites, pin who is who.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from coterie.cli import declared_options as o
-from coterie.cli.declared_options import Force, new_file, place
+from coterie.cli.declared_options import Force, Place, new_file, place
 from coterie.cli.outputs import check_table, write_table
 from coterie.cli.terminal import Group, found, say, width
 from coterie.errors import CoterieError, nearest, plural
@@ -51,7 +51,7 @@ Engine = Annotated[
     ),
 ]
 Table = Annotated[
-    Path | None,
+    Place | None,
     typer.Option("--table", parser=place, metavar="FILE", help="A table, to see which apply.", rich_help_panel=_TABLE),
 ]
 
@@ -191,7 +191,7 @@ def show(name: DataName, as_json: o.Json = False) -> None:
 def fetch(
     name: DataName,
     out: Annotated[
-        Path | None, new_file("--out", "FILE", "A .csv, .csv.gz, .parquet or .feather file; NAME.csv by default.")
+        Place | None, new_file("--out", "FILE", "A .csv, .csv.gz, .parquet or .feather file; NAME.csv by default.")
     ] = None,
     force: Force = False,
 ) -> None:

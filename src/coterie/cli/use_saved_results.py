@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from coterie.cli import declared_options as o
-from coterie.cli.declared_options import Force, ModelPath, Place, TablePath, load_model, new_file, own_option, place
+from coterie.cli.declared_options import Force, ModelPath, Place, TablePath, here, load_model, new_file, own_option
 from coterie.cli.fit_and_compare import what_was_read
 from coterie.cli.outputs import check_folder, check_page, check_table, need_room, ours, wrote
 from coterie.cli.terminal import found, say
@@ -188,14 +188,16 @@ def report(
     say(f"Report: {out}")
 
 
-To = Annotated[Path, new_file("--to", "PATH", "A .onnx or .safetensors file; without --client, a folder.")]
+To = Annotated[
+    Path, own_option("--to", "PATH", "A .onnx or .safetensors file; without --client, a folder.", parser=here)
+]
 Whose = Annotated[str | None, own_option("--client", "NAME", "Whose net; by default those of all clients.")]
 Kind = Annotated[Literal["onnx", "safetensors"], own_option("--form", None, "Of the files of all clients.")]
 Allow = Annotated[
     list[str] | None,
     own_option("--allow", "CODE", "package.module:name of code of your own that may be imported; more than once."),
 ]
-Code = Annotated[Path, own_option("--code", "FOLDER", "Where that code is imported from first.", parser=place)]
+Code = Annotated[Path, own_option("--code", "FOLDER", "Where that code is imported from first.", parser=here)]
 
 
 def export(

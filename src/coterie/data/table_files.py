@@ -224,9 +224,7 @@ def read_table(
     if na_values is not None and not all(isinstance(v, str) for v in na_values):
         raise CoterieError(f"na_values must be texts, such as ['NA', '-99'], not {na_values!r:.60}.")
     file = files.place(path)
-    with readable(file):
-        there = file.exists()
-    if not there:
+    if not file.exists():
         here = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
         raise CoterieError(f"There is no file '{file}'.{nearest(file.name, here)}")
     if file.is_dir():

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie import files
 from coterie.engines.local_engines import ready
 from coterie.errors import CoterieError, listed
 from coterie.evidence.comparison import BASELINES, UNITS, Comparison, Triple, interval, interval_columns, statistic
-from coterie.files import local
 from coterie.methods.method import Method
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.numerics.arrays import Floats, Ints
@@ -202,7 +202,7 @@ def need_known(config: Config, methods: Sequence[str]) -> None:
 def checkpoints(config: Config, folder: Path | None, resume: bool) -> Path | None:
     """The folder of all checkpoints; a CoterieError where there is none to resume from."""
     beside = config.run["checkpoint"]  # given relative to the configuration
-    place = config.folder / local(beside) if beside else folder
+    place = files.place(beside, config.folder) if beside else folder
     if resume and place is None:
         raise CoterieError("There is no folder to resume from: name one with --out, or run.checkpoint.")
     if resume and place is not None and not any(place.glob(f"*/{FILE}")):

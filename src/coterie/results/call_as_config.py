@@ -14,7 +14,6 @@ from coterie.data.array_input import is_table
 from coterie.errors import CoterieError, listed
 from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names, shown
-from coterie.remote import Url
 from coterie.results.fit_options import Columns, Options
 from coterie.runs import in_memory
 from coterie.runs.config import COMPARE, methods_to_compare
@@ -79,8 +78,7 @@ def table_call_arguments(tables: Mapping[str, Any], folder: Path) -> tuple[Any, 
     if source is None:
         raise CoterieError("[data] does not say source: name the table's file.")
     need_named(str(source), "The table", "give it to coterie.fit beside the configuration, or name a file in [data]")
-    place = files.place(source)
-    return place if isinstance(place, Url) else folder / place, found
+    return files.place(source, folder), found
 
 
 _SPLIT_BY = ("given_split", "order_by", "split_by")

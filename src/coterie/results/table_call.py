@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from coterie import files
 from coterie.data.clients import mean_weight
 from coterie.data.formula import check_syntax
 from coterie.data.prepare_table import prepare
@@ -86,5 +87,5 @@ def _read(path: str | Path, arguments: dict[str, Any]) -> pd.DataFrame:
     """A table's file, whose labels stay text."""
     labels = [arguments["client"], *as_names("cluster", arguments["cluster"]), arguments["split_by"]]
     frame = read_table(path, [name for name in labels if name is not None], arguments.pop("na_values", None))
-    frame.attrs.setdefault("coterie", {})["source"] = str(path)
+    frame.attrs.setdefault("coterie", {})["source"] = str(files.place(path))  # without keys in a URL
     return frame
