@@ -158,7 +158,7 @@ def test_a_command_reads_and_writes_there(url):
     here = coterie.fit(table(), "score ~ hours", "school", splits=0)
     answers = coterie.read_table(url("answers.csv"))
     np.testing.assert_allclose(answers["prediction"], here.predict(table())["prediction"], rtol=1e-12)
-    again = command("compare", url("rows.csv"), *options[:4], "--splits", "1", "--out", url("rows.csv"))
+    again = command("compare", rows, *options[:4], "--splits", "1", "--out", url("rows.csv"))
     assert "is the table itself" in again.message
 
 

@@ -109,8 +109,8 @@ class Url(str):
         return bool(self._info().type.name == "Directory")
 
     def samefile(self, other: object) -> bool:
-        """Whether it is another's place."""
-        return self == other
+        """Whether it is another's place, with whatever keys."""
+        return str(self) == str(other)
 
     def stat(self) -> os.stat_result:
         """Its size, and when it was written; anybody's to read, as far as the store lets them."""
