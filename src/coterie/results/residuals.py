@@ -10,7 +10,7 @@ import pandas as pd
 from coterie.data.clients import Clients
 from coterie.data.prepare_table import prepare
 from coterie.errors import CoterieError, listed, plural
-from coterie.families import family_named
+from coterie.families import family_named, names_of
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, full
 from coterie.relations.clusters import ClusterTree
@@ -157,7 +157,8 @@ def _dispersion(result: Any, clients: Clients, r: Floats) -> Finding | None:
     said += f"{1.0 + half:.2f} is chance"
     if ratio > 1.0 + half:
         said += ": standard errors are too small, so take a family with a dispersion"
-        said += ", negative-binomial" * (m.family == "poisson")
+        if family.counted and not family.two_classes and not family.scatters:
+            said += f", {names_of(lambda f: f.counted and f.scatters)}"
     return "Dispersion", f"{said}.", bool(abs(ratio - 1.0) > half)
 
 
