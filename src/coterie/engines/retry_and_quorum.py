@@ -216,11 +216,11 @@ class Retry:
         """Raise BelowQuorum unless enough of the clients that were ``asked`` answered."""
         short = self._shortage(asked, found)
         if short is not None:
-            why = reasons(self.troubles)
-            if self.late:
-                raise BelowQuorum(f"{short} ({why}). Nothing is lost: run again when they are back, and it goes on.")
+            why = f" ({reasons(self.troubles)})" if self.troubles else ""  # secure sums lose sites between requests
+            if self.late or not why:
+                raise BelowQuorum(f"{short}{why}. Nothing is lost: run again when they are back, and it goes on.")
             raise Refused(
-                f"{short} ({why}). They will answer the same again: ask for something else, or let their owners change "
+                f"{short}{why}. They will answer the same again: ask for something else, or let their owners change "
                 "what is in the way (site.toml)."
             )
 

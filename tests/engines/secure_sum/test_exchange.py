@@ -159,7 +159,7 @@ def test_below_a_quorum_nothing_is_opened():
         faults=Lost(1, [1], {2}),
         tap=lambda way, site, data: seen.append(data) if b"confirm" in data or b"unmask" in data else None,
     )
-    with pytest.raises(BelowQuorum, match="min_clients"):
+    with pytest.raises(BelowQuorum, match=names("10 of 12 all are needed run again")):
         fed.total(add, x=1.0)
     assert not seen
     assert fed.total(add, x=1.0)["u"] == M
