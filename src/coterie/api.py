@@ -230,6 +230,8 @@ _INSTEAD = {"cluster": "say group for a net", "group": "say cluster for a table"
 
 def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> FitResult | TrainingResult:
     """A call of :func:`fit`; with ``methods`` it is one of :func:`compare`."""
+    if isinstance(arguments["method"], (list, tuple)):
+        raise CoterieError("A fit has one method, a name: compare() takes several, as methods=[...].")
     rows, model = arguments["rows"], arguments["model"]
     given = given_in(fit, {k: v for k, v in arguments.items() if k not in ("rows", "model")})
     if model is None and not (isinstance(rows, Mapping) or str(rows).endswith(".toml")):

@@ -23,7 +23,7 @@ NETS = [
     ({"test_fraction": 1.0}, "test_fraction must be a number"),
     ({"seed": []}, "seed must be a whole number from 0, or several different ones, not []"),
     ({"seed": True}, "seed must be a whole number from 0"),
-    ({"method": ["fedavg"]}, "method must be text"),
+    ({"method": ["fedavg"]}, "one method, a name: compare"),
     ({"engine": "gpu"}, "engine must be inprocess"),
     ({"engine": {"thread": 2}}, "engine has no key 'thread'"),
     ({"privacy": {"eps": 1.0}}, "privacy has no key 'eps'"),
@@ -50,7 +50,7 @@ def test_a_call_for_a_net_is_refused_in_its_own_words(options, message):
 
 
 TABLES = [
-    ({"method": ["ditto", "pooled"]}, "method must be auto"),
+    ({"method": ["ditto", "pooled"]}, "one method, a name: compare"),
     ({"method": "ditto", "rounds": 1.5}, "rounds must be a whole number"),
     ({"rounds": 5}, "rounds are options of the methods"),
     ({"main": "bern"}, "main goes with the methods weighted-averaging, bias-correction"),

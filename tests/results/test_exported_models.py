@@ -6,6 +6,7 @@ import csv
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors import safe_open
@@ -17,8 +18,9 @@ import coterie
 from coterie import Torch
 from coterie.errors import CoterieError
 from coterie.objectives.deep import export
-from coterie.results.exported_models import probabilities
+from coterie.results.net_predictions import probabilities
 from tests.cli.harness import coterie as command
+from tests.messages import names
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(120, 1, 5, 5)).astype(np.float32)
@@ -83,6 +85,20 @@ def test_probabilities_are_those_of_the_outputs(result, linear):
     np.testing.assert_allclose(odds.predict_proba(FRESH, "bern"), expit(outputs(odds.module("bern"), FRESH)), rtol=1e-5)
     with pytest.raises(CoterieError, match="mse has no classes"):
         probabilities("mse", FRESH)
+
+
+def test_each_row_is_predicted_by_its_own_client(result):
+    whose = np.array(["bern", "basel"] * len(FRESH))[: len(FRESH)]
+    found = result.predict_proba(FRESH, pd.Series(whose))
+    for name in ("bern", "basel"):
+        np.testing.assert_array_equal(found[whose == name], result.predict_proba(FRESH[whose == name], name))
+    assert result.predict(FRESH[:0], []).shape == (0,)
+    with pytest.raises(CoterieError, match=names("one for each of the rows not 1 labels")):
+        result.predict(FRESH, ["bern"])
+    with pytest.raises(CoterieError, match=names("no client 'bernn' 'bern'")):
+        result.predict(FRESH, ["bernn", *whose[1:]])
+    with pytest.raises(CoterieError, match=names("one method compare methods")):
+        coterie.fit((X, Y), Torch("softmax"), client=CLIENT, method=["fedavg", "ditto"])
 
 
 def test_tensors_go_into_a_module_of_anyones(result, tmp_path):

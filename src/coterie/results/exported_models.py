@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import quote
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from coterie import files
@@ -104,14 +103,3 @@ def _write(place: Path, content: bytes) -> None:
         files.write(place, [content])
     except OSError as problem:
         raise CoterieError(f"'{place}' cannot be written: {problem.strerror or problem}.") from problem
-
-
-def probabilities(loss: str, outputs: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """What outputs say of classes under a packaged loss: "cross_entropy" or "bce"."""
-    from scipy.special import expit, softmax
-
-    z = np.asarray(outputs, dtype=np.float64)
-    how: dict[str, Callable[[], Any]] = {"cross_entropy": lambda: softmax(z, axis=1), "bce": lambda: expit(z)}
-    if loss not in how:
-        raise CoterieError(f"The loss {loss} has no classes that there could be probabilities of: take predict().")
-    return np.asarray(how[loss]())

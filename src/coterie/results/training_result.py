@@ -28,6 +28,7 @@ from coterie.methods.registry import trained_method
 from coterie.objectives.client_models import LARGE, is_one
 from coterie.objectives.mixed import kinds
 from coterie.objectives.wide_models import WideModels
+from coterie.results.net_predictions import DAMAGED, outputs, probabilities
 from coterie.results.new_clients import adapted, read_by_method
 from coterie.runs import model_objective as model
 from coterie.runs.config import AUTO, Config, chosen_methods, tables
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
 
     from coterie.report.plots import TrainingPlots
 
-_REMEDY = "They are damaged: train them again."
-_sound = fitting("The record of these trained models", _REMEDY)  # around what is made of one that may have been read
+_sound = fitting("The record of these trained models", DAMAGED)  # around what is made of one that may have been read
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -228,7 +228,7 @@ class TrainingResult:
 
         Of softmax it is a linear layer in float64 after one that flattens; else what was given.
         """
-        theta, row = self.client(label), self._blank(np.int64 if self.whole else np.float32)
+        theta, row = self.client(label), self.blank(np.int64 if self.whole else np.float32)
         rows = self.objective(row, of=label)
         if self.configuration.model["path"] == "softmax" and not isinstance(rows, WideModels):
             return model.linear(theta, self.classes)
@@ -289,41 +289,28 @@ class TrainingResult:
         return f"{self.method} models ({path}) of {plural(len(self.labels), 'client')} of {data}\n{self.reason}"
 
     def predict(self, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
-        """What a client's model says of rows X (n, ...).
+        """What a client's model says of rows X (n, ...); ``client`` is its label, or that of each row's client (n,).
 
         Under the loss "cross_entropy" that is the likeliest class of every row (of every pixel or place, where each
         has one); else the model's outputs as they are, such as (n, outputs).
         """
-        outputs = self._outputs(X, client)
-        found = outputs.argmax(axis=1) if self._loss == "cross_entropy" else outputs
+        found = outputs(self, X, client)
+        found = found.argmax(axis=1) if self._loss == "cross_entropy" else found
         return np.asarray(self.class_names)[found] if self.class_names else found
 
     def predict_proba(self, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
-        """The probabilities that a client's model gives rows X (n, ...), under a loss of classes.
+        """The probabilities that a client's model gives rows X (n, ...), under a loss of classes; ``client`` as above.
 
         Under "cross_entropy" (n, K), or (n, K, ...) of pixels or places, in the order of ``class_names`` where classes
         are text; under "bce" those of outcome 1, in the shape of the outputs. A CoterieError for other losses.
         """
-        from coterie.results.exported_models import probabilities
-
-        return probabilities(self._loss, self._outputs(X, client))
+        return probabilities(self._loss, outputs(self, X, client))
 
     @property
     def _loss(self) -> str:
         """The loss by its name, or the text that a user's own is held under."""
         model = self.configuration.model
         return "cross_entropy" if model["path"] == "softmax" else str(model["loss"])
-
-    def _outputs(self, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
-        """Outputs (n, ...) of a client's model; a CoterieError for rows of which it says nothing."""
-        rows = self.rows_like_these(X, "predict")
-        some = rows if len(rows) else self._blank(rows.dtype)  # the answer's shape is the model's to say
-        theta = self.client(client)
-        with fitting("What was read of these trained models", _REMEDY):
-            found = np.asarray(self.objective(some, of=client).outputs(theta[None]))[: len(rows)]
-        if (bad := np.isnan(found).any(axis=tuple(range(1, found.ndim)))).any():
-            raise CoterieError(f"The model of client '{client}' gives no number in {at_rows(bad)}: leave them out.")
-        return found
 
     def adapt(self, X: npt.ArrayLike, y: npt.ArrayLike, *, group: str | None = None, **options: Any) -> Adapted:
         """A model for a client that was not there, from its own rows X, y (n, ...), by the rule of its method.
@@ -362,7 +349,7 @@ class TrainingResult:
             raise CoterieError(f"Rows to {what} must have the shape {self.shape} each, not {rows.shape[1:]}.")
         return rows
 
-    def _blank(self, kind: Any) -> npt.NDArray[Any]:
+    def blank(self, kind: Any) -> npt.NDArray[Any]:
         """A row of zeros."""
         return net_inputs.blank(self.layout) if self.layout else np.zeros((1, *self.shape), kind)
 
