@@ -69,7 +69,7 @@ def rows():
     df = pd.DataFrame({"c": client, "g": client % 3, "x": x, "t": order, "person": order // 3, "fold": order % 3 == 0})
     df["w"], df["o"] = rng.uniform(0.5, 2.0, K * N), 0.3 * rng.normal(size=K * N)
     df["y"] = rng.poisson(
-        np.exp(0.5 + 0.3 * x + 0.3 * rng.normal(size=K)[client] + 0.2 * rng.normal(size=K)[client] * x)
+        np.exp(0.5 + 0.3 * x + 0.6 * rng.normal(size=K)[client] + 0.2 * rng.normal(size=K)[client] * x)
     )
     return df
 
@@ -100,6 +100,8 @@ def test_an_option_changes_something_is_noted_or_is_refused(method, splits):
     plain = fitted(method, "", splits)
     silent = []
     for option in GIVEN if plain else ():
+        if option == "covariance" and FITTED[method].relation == "layers":
+            continue  # one column varies, of which all structures are one
         given = fitted(method, option, splits)
         alike = given and np.array_equal(plain[0], given[0], equal_nan=True) and plain[1].equals(given[1])
         if alike and {*given[2]} <= {*plain[2]}:
