@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from coterie.results.training_result import TrainingResult
 
 DAMAGED = "They are damaged: train them again."
+"""The remedy where what was read of trained models cannot be used."""
 
 
 def outputs(result: TrainingResult, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:

@@ -24,6 +24,7 @@ from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parameters import parameter_mask
 from coterie.objectives.wide_models import WideModels
 from coterie.options import Declared, Option, need_names
+from coterie.results.net_predictions import DAMAGED
 from coterie.runs.model_objective import layers, of_layout
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def adapted(
     here = read.of if isinstance(read, WideModels) else read
     if "personal" not in options and any(result.configuration.layout.values()):
         options["personal"] = layers(result.configuration, here)["personal"]
-    with fitting("What was read of these trained models", "They are damaged: train them again."):
+    with fitting("What was read of these trained models", DAMAGED):
         groups, means = mean_models(result, group)
     fed = InProcess(here)
     if here is not read and options.get("by") == "mean":

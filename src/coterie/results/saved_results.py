@@ -24,6 +24,7 @@ from coterie.methods.user_defined_method import Permitted
 from coterie.relations.covariance import Uncertainty
 from coterie.results.fit_result import FitResult
 from coterie.results.model import Model
+from coterie.results.net_predictions import DAMAGED
 from coterie.results.saved_values import Form, Shelf, packed, plain, remedy, unpack, unpacked, unplain
 from coterie.results.training_result import TrainingResult
 from coterie.runs.config import Config
@@ -37,7 +38,7 @@ SCHEMA = 1
 MODEL, TRAINING = Form("model.json", "coterie model"), Form("training.json", "coterie training")
 _REPORT = b'<meta name="generator" content="coterie">'
 _CODE = {"path": "The model", "loss": "The loss", "score": "The score"}
-_AGAIN, _REMEDY = "Save it again.", "They are damaged: train them again."
+_AGAIN = "Save it again."
 _PARTS: dict[str, Any] = {"Scores": Scores, "Rule": Rule, "Measured": Measured}
 
 
@@ -241,9 +242,9 @@ def _load_training(
     if isinstance(allow, str) or not isinstance(allow, Iterable) or not all(isinstance(name, str) for name in allow):
         raise CoterieError("allow must be a list of import paths, such as ['mine:net'].")
     try:
-        with fitting(f"The trained models in '{path}'", _REMEDY):
+        with fitting(f"The trained models in '{path}'", DAMAGED):
             document = TRAINING.document(path)
-        with fitting(f"The trained models in '{path}'", remedy(document, _REMEDY)):
+        with fitting(f"The trained models in '{path}'", remedy(document, DAMAGED)):
             config, shelf = document["config"], TRAINING.shelf(path, document)
             sections: dict[str, Any] = {key: section(key, unplain(config.get(key) or {})) for key in SECTIONS}
             given = {} if model is None else {_own_model(sections["model"]["path"]): model}
