@@ -174,9 +174,9 @@ def test_a_site_sees_what_runs_will_spend_before_they_do(place):
     # as docs/privacy.md has it
     assert ran.out.splitlines() == [
         "Site 'basel' hides every row by the noise of its own clients: multiplier 20.",
-        "Epsilon spent so far: 0 of 1 row, 0 of 5 rows, at delta 1e-05.",
-        "Epsilon after run 1 (30 exchanges): 1.02 of 1 row, 6.33 of 5 rows, at delta 1e-05.",
-        "Epsilon after run 2 (20 exchanges): 1.03 of 1 row, 6.35 of 5 rows, at delta 1e-05.",
+        "Epsilon at delta 1e-05, spent so far: 0 for 1 row and 0 for 5 rows.",
+        "Epsilon at delta 1e-05, after run 1 (30 exchanges): 1.02 for 1 row and 6.33 for 5 rows.",
+        "Epsilon at delta 1e-05, after run 2 (20 exchanges): 1.03 for 1 row and 6.35 for 5 rows.",
         "Run 1 would be refused after 23 of its 30 exchanges: 0.9 is allowed.",
     ]
     assert json.loads(coterie("federation", "budget", own, *asked, "--json").out)["answered"][0] == 23

@@ -71,6 +71,18 @@ def test_more_groups_than_colours_are_put_together():
     assert "node gx" in classes(figure, "circle")
 
 
+def test_clients_that_merged_with_nobody_are_one_kind_without_a_colour():
+    network = six()
+    figure = network_figure(network, spring_layout(network), np.array([1, 2, 3, 3, 4, 5]), list("ABCDEF"))
+    nodes = [e for e in parsed(figure).iter("circle") if e.find("title") is not None]
+    assert [e.get("class") for e in nodes] == [*["node gx"] * 2, *["node g0"] * 2, *["node gx"] * 2]
+    assert [e.find("title").text for e in nodes][:3] == ["A: alone", "B: alone", "C: 3"]
+    assert [e.text for e in parsed(figure).iter("text")] == ["3 (2)", "alone (4)"]
+    ties = [(e.get("class"), e.get("d").count("M")) for e in parsed(figure).iter("path")]
+    assert sum(count for _, count in ties) == 5
+    assert [count for kind, count in ties if kind != "between"] == [1]
+
+
 def test_many_clients_and_ties_are_a_bounded_picture():
     network = Network.random(4000, 5)
     place = np.random.default_rng(0).normal(size=(4000, 2))
@@ -86,7 +98,7 @@ def test_many_clients_and_ties_are_a_bounded_picture():
 def test_small_and_empty_networks(n):
     network = Network.of(n, [])
     figure = drawn(network)
-    assert classes(figure, "circle") == ["node g0"] * (n + 1)  # that of the legend, too
+    assert classes(figure, "circle") == ["node g0" if n > 1 else "node gx"] * (n + 1)  # that of the legend, too
     assert "nan" not in figure.svg
     assert figure.caption.startswith("1 client, 0 ties" if n == 1 else f"{n} clients, 0 ties, in {n} pieces")
 

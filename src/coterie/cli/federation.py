@@ -16,7 +16,7 @@ from coterie.cli import federation_setup as setup
 from coterie.cli import fit_over_sites as o
 from coterie.cli.declared_options import Json, takes
 from coterie.cli.terminal import Group, found, say, width
-from coterie.errors import CoterieError, fitting, listed, plural
+from coterie.errors import CoterieError, fitting, joined, plural
 from coterie.status_line import status as waiting
 
 if TYPE_CHECKING:
@@ -189,8 +189,8 @@ def budget(
     say(f"Site '{member.name}' hides every {guard.unit} by the noise of {trust}: multiplier {guard.noise:g}.")
     for k, costs in enumerate(spent):
         what = f"after run {k} ({plural(runs[k - 1][0], 'exchange')})" if k else "spent so far"
-        each = (f"{cost:.3g} of {plural(n, guard.unit)}" for n, cost in zip(sizes, costs, strict=True))
-        say(f"Epsilon {what}: {listed(list(each))}, at delta {guard.delta:g}.")
+        each = (f"{cost:.3g} for {plural(n, guard.unit)}" for n, cost in zip(sizes, costs, strict=True))
+        say(f"Epsilon at delta {guard.delta:g}, {what}: {joined(list(each))}.")
     for k, (n, (asked, _)) in enumerate(zip(answered, runs, strict=True)):
         if n < asked:
             say(f"Run {k + 1} would be refused after {n:,} of its {asked:,} exchanges: {guard.budget:g} is allowed.")

@@ -35,17 +35,18 @@ def network_figure(
     """
     n, at = network.n, _fitted(place)
     code, labels = _groups(groups)
-    inside = code[network.edges[:, 0]] == code[network.edges[:, 1]]
+    a, b = groups[network.edges[:, 0]], groups[network.edges[:, 1]]
+    inside = np.asarray(a == b)
     size = float(np.clip(60.0 / np.sqrt(n), 1.6, 6.5))
     parts = _ties(network, at, code, inside)
     if n <= SHOWN:
         for name, g, (x, y) in zip(names, code, at, strict=True):
-            title = f"{words.short(name)}: {words.short(labels[g])}"
+            title = f"{words.short(name)}: {words.short(labels[g]) if g < len(labels) else 'alone'}"
             parts.append(mark("circle", f"node {colour(g)}", title, cx=x, cy=y, r=size))
     else:
-        for g in range(len(labels)):
+        for g in np.unique(code):
             dots = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in at[code == g])
-            parts.append(mark("path", f"dots {colour(g)}", stroke_width=2.0 * size, d=dots))
+            parts.append(mark("path", f"dots {colour(int(g))}", stroke_width=2.0 * size, d=dots))
     legend, height = legend_rows(_legend(labels, code), float(at[:, 1].max()) + 16.0)
     pieces = int(network.components.max(initial=-1)) + 1
     said = f"{words.counted(n, client)}, {plural(len(network), 'tie')}"
@@ -93,12 +94,17 @@ def merge_figure(
 
 
 def _groups(groups: npt.NDArray[Any]) -> tuple[Ints, list[Any]]:
-    """Each client's group, the largest first where there are more than colours, else in the order of labels."""
-    labels, code = np.unique(groups, return_inverse=True)
-    if len(labels) > COLOURS:
-        rank = np.argsort(-np.bincount(code), kind="stable")
-        labels, code = labels[rank], np.argsort(rank)[code]
-    return code.astype(np.int64), list(labels)
+    """Each client's group, the largest first where there are more than colours, else in the order of labels.
+
+    Groups of one client are one kind, ``alone``, without a colour.
+    """
+    labels, code, count = np.unique(groups, return_inverse=True, return_counts=True)
+    several = np.flatnonzero(count > 1)
+    if len(several) > COLOURS:
+        several = several[np.argsort(-count[several], kind="stable")]
+    place = np.full(len(labels), max(len(several), COLOURS))
+    place[several] = np.arange(len(several))
+    return place[code].astype(np.int64), list(labels[several])
 
 
 def _legend(labels: list[Any], code: Ints) -> list[tuple[str, str]]:
@@ -106,7 +112,9 @@ def _legend(labels: list[Any], code: Ints) -> list[tuple[str, str]]:
     count = np.bincount(code, minlength=len(labels))
     entries = [(f"node {colour(g)}", f"{words.short(v, 24)} ({count[g]:,})") for g, v in enumerate(labels[:COLOURS])]
     if (rest := len(labels) - COLOURS) > 0:
-        entries.append(("node gx", f"{rest:,} more ({count[COLOURS:].sum():,})"))
+        entries.append(("node gx", f"{rest:,} more ({count[COLOURS : len(labels)].sum():,})"))
+    if alone := int((code >= max(len(labels), COLOURS)).sum()):
+        entries.append(("node gx", f"alone ({alone:,})"))
     return entries
 
 
