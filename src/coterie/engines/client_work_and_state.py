@@ -33,7 +33,7 @@ class Block:
     site: Site
     at: Rows
     rows: Rows
-    present: Rows
+    clusters: Rows
 
 
 @dataclass
@@ -177,7 +177,7 @@ class Runner:
         site, state = block.site, block.site.state
         state.new.clear()
         site._tally[0] = 0
-        local = {k: localise(v, block.at, block.present) for k, v in message.items()} if message else message
+        local = {k: localise(v, block) for k, v in message.items()} if message else message
         reply = work(site, **local)
         result = finish(i, checked_reply(reply, len(site), work_name(work)))
         for name, value in state.new.items():

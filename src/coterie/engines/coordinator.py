@@ -194,7 +194,7 @@ class Coordinator(Answering):
         parts = {part.site: part for part in address.parts}
         for s, part in parts.items():
             own = requests[s] = {**request, **self._beside, "exchange": exchange, "counted": self._counted[s]}
-            own |= {"rows": part.rows, "message": localise(query.message, part.at, part.clusters, wrapped=True)}
+            own |= {"rows": part.rows, "message": localise(query.message, part, wrapped=True)}
             if grouping is not None:
                 own["by"] = grouping.site_labels(part)
         rows = {s: part.n if grouping is None else grouping.rows(part) for s, part in parts.items()}
@@ -309,7 +309,7 @@ def _answered(address: Address, answers: Answers) -> tuple[Ints, Ints]:
     """Positions of the requests that were answered, and of the others."""
     n = len(address.rows)
     if len(answers) == len(address.parts):
-        return np.arange(n), np.empty(0, np.int64)
+        return address.rows if address.to is None else np.arange(n), np.empty(0, np.int64)
     mask = np.zeros(n, dtype=bool)
     for part, _ in answers:
         mask[part.at] = True

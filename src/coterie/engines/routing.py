@@ -82,14 +82,18 @@ class Addresses:
 
     def _clusters(self, to: Clusters, rows: Ints) -> Address:
         """Sites are told clusters, which are fewer than clients."""
-        mask = np.asarray(to.mask, dtype=bool)
-        chosen, parts = mask[self._clients.clusters], []
+        mask, parts = np.asarray(to.mask, dtype=bool), []
         for s, (present, sizes) in enumerate(self._present):
             own = mask[present]
             if own.any():
-                n, at = int(sizes[own].sum()), partial(_places, chosen, self._sites[s])
+                n, at = int(sizes[own].sum()), partial(self._places, mask, self._sites[s])
                 parts.append(Part(s, n, None if own.all() else own, present[own], sizes[own], at))
         return Address(mask, rows, parts)
+
+    def _places(self, mask: Any, clients: Ints) -> Rows:
+        """Where some clients stand among those of the clusters in a mask."""
+        chosen = mask[self._clients.clusters]
+        return compact((np.cumsum(chosen) - 1)[clients[chosen[clients]]])
 
     def _some(self, rows: Ints) -> Address:
         owners = self._owner[rows]
@@ -145,11 +149,6 @@ class Grouping:
         if part.site not in self._found and self.labels is not None:
             self._found[part.site] = np.unique(self.labels[part.at], return_inverse=True)
         return self._found[part.site]
-
-
-def _places(chosen: Any, clients: Ints) -> Rows:
-    """Where some clients stand among those that are ``chosen`` of all, a mask."""
-    return compact((np.cumsum(chosen) - 1)[clients[chosen[clients]]])
 
 
 def small(numbers: Ints) -> Any:
@@ -233,10 +232,13 @@ def compact(rows: Ints) -> Rows:
     return rows
 
 
-def localise(value: Any, rows: Rows, present: Rows, wrapped: bool = False) -> Any:
-    """A message value as the clients ``rows`` of clusters ``present`` receive it, read-only; or still ``wrapped``."""
+def localise(value: Any, place: Any, wrapped: bool = False) -> Any:
+    """A message value as the clients at a ``place`` receive it, read-only; or still ``wrapped``.
+
+    The place has ``clusters``, and positions ``at``, which are found only where a value has a row for each request.
+    """
     if isinstance(value, PerRow | PerCluster):
-        part = pick(value.value, rows if isinstance(value, PerRow) else present)
+        part = pick(value.value, place.at if isinstance(value, PerRow) else place.clusters)
         if wrapped:
             return type(value)(part)
         if isinstance(part, list):  # arrays of unequal shapes come one by one
@@ -248,9 +250,9 @@ def localise(value: Any, rows: Rows, present: Rows, wrapped: bool = False) -> An
     if isinstance(value, Ragged):
         return value.take(slice(None))
     if isinstance(value, Mapping):
-        return {name: localise(v, rows, present, wrapped) for name, v in value.items()}
+        return {name: localise(v, place, wrapped) for name, v in value.items()}
     if isinstance(value, list | tuple):
-        return [localise(v, rows, present, wrapped) for v in value]
+        return [localise(v, place, wrapped) for v in value]
     return value
 
 

@@ -122,6 +122,12 @@ class RowRanges:
         """The same rows seen as other clients: any order, repeats allowed, nothing copied but the row ranges."""
         return replace(self, starts=self.starts[rows], stops=self.stops[rows])  # type: ignore[type-var]
 
+    @property
+    def own_ranges(self) -> tuple[Ints, Ints]:
+        """The starts and stops of clients among their own rows alone."""
+        stops = np.cumsum(self.counts)
+        return stops - self.counts, stops
+
     def sizes(self) -> Floats:
         """The weight of every client's rows (m,)."""
         return row_kernels.weighted_sums(self, 1.0)
@@ -136,6 +142,13 @@ class WeightedRows(RowRanges):
 
     X: Floats
     y: Floats
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels of it: the rows of its own clients, not those of which it is a view."""
+        at, ranges = row_kernels.owned_rows(self.starts, self.stops)[1], self.own_ranges
+        rows = slice(at[0], at[-1] + 1) if len(at) and np.all(at[1:] == at[:-1] + 1) else at
+        each = {name: vars(self)[name][rows] for name in ("X", "y", "offset", "weights") if name in vars(self)}
+        return vars(self) | each | {"starts": ranges[0], "stops": ranges[1]}
 
     def sizes(self) -> Floats:
         """The weight of every client's rows (m,)."""

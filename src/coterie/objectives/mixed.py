@@ -47,6 +47,13 @@ class Mixed:
             return self.parts[kind[0]].take(place)
         return Mixed(self.parts, kind, place)
 
+    def __reduce__(self) -> Any:
+        kind, place, parts = np.zeros_like(self.kind), np.zeros_like(self.place), list[Any]()
+        for rows, part in self.kinds():  # their own clients, not those of which they are a view
+            kind[rows], place[rows] = len(parts), np.arange(len(rows))
+            parts.append(part)
+        return Mixed, (parts, kind, place)
+
     def kinds(self) -> Iterator[tuple[Ints, Any]]:
         """The clients of each kind that is here, and their objective."""
         for j in np.unique(self.kind):

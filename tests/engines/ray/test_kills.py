@@ -16,6 +16,8 @@ from coterie.engines.ray.actors import ActorSlots
 from coterie.engines.retry_and_quorum import Policy
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
+from coterie.methods.tree.penalised_tree import describe
+from coterie.objectives.glm import GLM
 from tests.contract.cases import quadratic
 from tests.contract.test_laws import same
 from tests.engines.ray.driver import run
@@ -96,6 +98,20 @@ def test_counted_bytes_are_those_that_go_to_actors(monkeypatch):
         fed.total(double, x=PerRow(np.ones(8)))
         assert (fed.ledger.bytes_down, fed.ledger.bytes_up) == (sent["down"], sent["up"])
         assert sent["down"] > 2 * 64 and sent["up"] > 2 * 64
+
+
+def test_each_actor_is_sent_the_rows_of_its_own_clients(monkeypatch):
+    sent, put = [], ray.put
+    monkeypatch.setattr(ray, "put", lambda data: sent.append(len(data)) or put(data))
+    stops = np.array([10_000, 10_010, 20_000, 20_010])
+    starts = np.array([0, *stops[:-1]])
+    X, ones = np.ones((20_010, 1)), np.ones(20_010)
+    objective = GLM(X, np.arange(20_010.0), 0.0 * ones, ones, starts, stops)
+    with Ray(objective, sites=[[0], [1, 3], [2]]) as fed:
+        moments = fed.ask(describe)
+    assert 20 * 32 < sent[1] < 5000 and 320_000 < sent[0] < 330_000 and 319_000 < sent[2] < 330_000
+    np.testing.assert_array_equal(moments["rows"], stops - starts)
+    np.testing.assert_allclose(moments["y"], np.add.reduceat(np.arange(20_010.0), starts))
 
 
 @kills

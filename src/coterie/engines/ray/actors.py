@@ -196,8 +196,9 @@ class ActorSlots:
             if self._back(site, min(end, time.monotonic() + _AGAIN)):
                 self._down.discard(site)
         refs = {self.actors[s].receive.remote(data): s for s, data in messages.items() if s not in self._down}
-        left = None if timeout == float("inf") else max(end - time.monotonic(), 0.0)
-        ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=left) if refs else ([], [])
+        ready = list(refs)
+        if refs and timeout < float("inf"):
+            ready, _ = ray.wait(ready, num_returns=len(refs), timeout=max(end - time.monotonic(), 0.0))
         answers: dict[int, bytes] = {}
         for ref in ready:
             try:

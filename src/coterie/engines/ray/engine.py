@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ from coterie.engines.client_work_and_state import BLOCK
 from coterie.engines.coordinator import Coordinator, Exchanged
 from coterie.engines.local_engines import parts
 from coterie.engines.ray import actors
-from coterie.engines.ray.actors import ActorSlots, Parts
+from coterie.engines.ray.actors import ActorSlots
 from coterie.engines.ray.parquet_shards import Asked, load
 from coterie.engines.retry_and_quorum import Policy
 from coterie.engines.routing import roster, shares
@@ -33,9 +32,10 @@ class Ray(Coordinator):
     Parameters
     ----------
     objective : Objective, or sequence of callables
-        The data of m clients, in cluster order, as for :class:`~coterie.engines.local_engines.InProcess`; it travels
-        once to every actor. Or a function for each site, called without arguments in its actor, which returns its
-        ``(objective, clusters, weights, ids)``; clusters are numbered over all sites, ids differ between them.
+        The data of m clients, in cluster order, as for :class:`~coterie.engines.local_engines.InProcess`; every
+        actor is sent the rows of its own clients. Or a function for each site, called without arguments in its actor,
+        which returns its ``(objective, clusters, weights, ids)``; clusters are numbered over all sites, ids differ
+        between them.
     clusters, weights, ids
         As for :class:`~coterie.engines.local_engines.InProcess`; None where functions make the sites.
     sites : int or sequence of int arrays, default 2
@@ -89,7 +89,7 @@ class Ray(Coordinator):
         self.levels: tuple[tuple[str, Array], ...] = ()
         self.notes: tuple[str, ...] = ()
         self.reveals = True
-        data: tuple[Any, ...] = ()
+        data: Iterable[tuple[Any, ...]] = itertools.repeat(())
         known = None
         if isinstance(objective, Asked):
             if not (isinstance(sites, int) and sites > 0):
@@ -100,18 +100,18 @@ class Ray(Coordinator):
         else:
             m = len(objective)
             known = roster(m, clusters, ids), parts(m, sites)
-            makes, n = [partial(_part, rows) for rows in known[1]], len(known[1])
-            arrays = known[0].clusters, shares(m, weights), known[0].ids
+            makes, n = [pickle.loads] * len(known[1]), len(known[1])
+            each = known[0].clusters, shares(m, weights), known[0].ids
         self._begun = actors.join(address)
         try:
             self._slots = ActorSlots(n, actor or {})
             if isinstance(objective, Asked):
-                makes, data, agreed = load(self._slots, objective)
+                makes, common, agreed = load(self._slots, objective)
+                data = itertools.repeat(common)
                 self.problem, self.terms = agreed.problem, agreed.terms
                 self.levels, self.notes = agreed.levels, agreed.notes
             elif known is not None:
-                library = actors.library()
-                data = (library.put(library.cloudpickle.dumps((objective, *arrays))),)
+                data = [(_put(objective.take(rows), *(a[rows] for a in each)),) for rows in known[1]]
             found = self._slots.open(_openings(makes, folder, options, data), isinstance(objective, Asked))
             clients, where = known or gathered(found)
             super().__init__(clients, where, policy=policy, journal=journal, watch=watch)
@@ -222,19 +222,24 @@ class Ray(Coordinator):
             actors.leave()
 
 
-def _part(rows: Ints, data: bytes) -> Parts:
-    objective, clusters, weights, ids = pickle.loads(data)  # noqa: S301 - put there by the driver itself
-    return objective.take(rows), clusters[rows], weights[rows], ids[rows]
+def _put(*parts: Any) -> Any:
+    """A reference to what a site is made of, as bytes; objectives that are views travel with their own rows alone."""
+    library = actors.library()
+    return library.put(library.cloudpickle.dumps(parts))
 
 
 def _openings(
-    makes: Sequence[Callable[..., Parts]], folder: Path | None, options: Mapping[str, Any], data: Sequence[Any]
+    makes: Sequence[Callable[..., Any]],
+    folder: Path | None,
+    options: Mapping[str, Any],
+    data: Iterable[tuple[Any, ...]],
 ) -> list[tuple[Any, ...]]:
     """The arguments of :meth:`coterie.engines.ray.actors.ActorSlot.open` for every site."""
     # Client work that was defined in the script or notebook itself, where actors cannot import it from.
     works = {name: f for name, f in federation._WORK.items() if name.startswith("__main__:")}
     folders = [None if folder is None else folder.absolute() / f"site-{s}" for s in range(len(makes))]
-    return [(m, f"site {s}", folders[s], works, dict(options), *data) for s, m in enumerate(makes)]
+    told = zip(makes, folders, data, strict=False)
+    return [(m, f"site {s}", place, works, dict(options), *own) for s, (m, place, own) in enumerate(told)]
 
 
 def gathered(found: Sequence[tuple[Any, Ints]]) -> tuple[Roster, list[Ints]]:

@@ -167,8 +167,12 @@ class Deep(RowRanges):
         return cls(of, rows, w, lo, hi, how, sequential, together if batched else None, notes)
 
     def __reduce__(self) -> Any:
-        ranges, batched = (self.starts, self.stops), self.batched is not None
-        return Deep._made, (self.architecture, self.rows, ranges, self.weights, self.training, batched)
+        rows, weights, ranges, batched = self.rows, self.weights, (self.starts, self.stops), self.batched is not None
+        if isinstance(rows, Tensors) and isinstance(rows.X, Tensor) and isinstance(rows.y, Tensor):
+            own = owned_rows(self.starts, self.stops)[1]  # not those of which this is a view
+            whose = np.searchsorted(rows.starts, self.starts, "right") - 1
+            rows, weights, ranges = rows.only(own, whose), weights[own], self.own_ranges
+        return Deep._made, (self.architecture, rows, ranges, weights, self.training, batched)
 
     with_own_head = with_own_head
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from numbers import Real
 from typing import Any
@@ -135,6 +136,14 @@ class Tensors(Rows):
         X, y = (torch.cat([getattr(parts[number], name) for number in full]) for name in ("X", "y"))
         out = cls(X, y, dtype, device)
         out.starts, out.stops = np.concatenate([[0], stops[:-1]]), stops
+        return out
+
+    def only(self, index: Ints, clients: Ints) -> Tensors:
+        """A copy of the rows ``index``, those of some clients."""
+        out = copy(self)
+        out.__dict__.pop("sound", None)
+        out.X, out.y = self.gather(index)
+        out.labels = None if self.labels is None else [self.label(int(i)) for i in clients]
         return out
 
     def __len__(self) -> int:
