@@ -30,7 +30,7 @@ from coterie.objectives.deep.side_effects import batches, find_side_effects
 from coterie.objectives.deep.two_heads import with_own_head
 from coterie.objectives.deep.validate import moving_buffers, validate
 from coterie.objectives.gradient_steps import Draws, RowRanges, Second, Walk
-from coterie.objectives.row_kernels import owned_rows, row_ranges, weighted_means, weighted_sums
+from coterie.objectives.row_kernels import row_ranges, weighted_means, weighted_sums
 
 Work = Callable[[Any, Tensor, Walk, Batch], Tensor]
 SMALL = 100_000  # models of fewer numbers, frozen ones too, run batched if none convolves: larger ones are no faster so
@@ -167,12 +167,8 @@ class Deep(RowRanges):
         return cls(of, rows, w, lo, hi, how, sequential, together if batched else None, notes)
 
     def __reduce__(self) -> Any:
-        rows, weights, ranges, batched = self.rows, self.weights, (self.starts, self.stops), self.batched is not None
-        if isinstance(rows, Tensors) and isinstance(rows.X, Tensor) and isinstance(rows.y, Tensor):
-            own = owned_rows(self.starts, self.stops)[1]  # not those of which this is a view
-            whose = np.searchsorted(rows.starts, self.starts, "right") - 1
-            rows, weights, ranges = rows.only(own, whose), weights[own], self.own_ranges
-        return Deep._made, (self.architecture, rows, ranges, weights, self.training, batched)
+        own, batched = self.rows.only(self), self.batched is not None
+        return Deep._made, (self.architecture, *own, self.training, batched)
 
     with_own_head = with_own_head
 

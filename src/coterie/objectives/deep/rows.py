@@ -25,6 +25,7 @@ from coterie.numerics.arrays import Bools, Ints
 from coterie.objectives.deep.architecture import named, short
 from coterie.objectives.deep.input_tensors import LENGTHS, MASK, Packed, Several, form_of, forward_of, tensors_of
 from coterie.objectives.deep.random_generators import Generators
+from coterie.objectives.row_kernels import owned_rows
 
 PROBED = 256  # of so many clients' Datasets, at most, one row is looked at before anything is trained
 
@@ -44,6 +45,10 @@ class Rows:
     def gather(self, index: Ints) -> tuple[Any, Tensor]:
         """Inputs and targets of the rows ``index``, of any shape."""
         raise NotImplementedError
+
+    def only(self, of: Any) -> tuple[Rows, tuple[Ints, Ints], Any]:
+        """What travels of the clients ``of`` a net: rows, their ranges and weights; here all that there are."""
+        return self, (of.starts, of.stops), of.weights
 
     @cached_property
     def sound(self) -> Bools:
@@ -138,13 +143,16 @@ class Tensors(Rows):
         out.starts, out.stops = np.concatenate([[0], stops[:-1]]), stops
         return out
 
-    def only(self, index: Ints, clients: Ints) -> Tensors:
-        """A copy of the rows ``index``, those of some clients."""
-        out = copy(self)
+    def only(self, of: Any) -> tuple[Rows, tuple[Ints, Ints], Any]:
+        """The rows of the clients ``of`` a net alone, as a copy, where they are plain tensors."""
+        if not (isinstance(self.X, Tensor) and isinstance(self.y, Tensor)):
+            return super().only(of)
+        out, at = copy(self), owned_rows(of.starts, of.stops)[1]
         out.__dict__.pop("sound", None)
-        out.X, out.y = self.gather(index)
-        out.labels = None if self.labels is None else [self.label(int(i)) for i in clients]
-        return out
+        out.X, out.y = self.gather(at)
+        if self.labels is not None:
+            out.labels = [self.label(int(i)) for i in np.searchsorted(self.starts, of.starts, "right") - 1]
+        return out, of.own_ranges, of.weights[at]
 
     def __len__(self) -> int:
         return len(self.X)
