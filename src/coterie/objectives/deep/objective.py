@@ -30,7 +30,7 @@ from coterie.objectives.deep.side_effects import batches, find_side_effects
 from coterie.objectives.deep.two_heads import with_own_head
 from coterie.objectives.deep.validate import moving_buffers, validate
 from coterie.objectives.gradient_steps import Draws, RowRanges, Second, Walk
-from coterie.objectives.row_kernels import row_ranges, weighted_means, weighted_sums
+from coterie.objectives.row_kernels import owned_rows, row_ranges, weighted_means, weighted_sums
 
 Work = Callable[[Any, Tensor, Walk, Batch], Tensor]
 SMALL = 100_000  # models of fewer numbers, frozen ones too, run batched if none convolves: larger ones are no faster so
