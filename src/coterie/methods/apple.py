@@ -9,15 +9,14 @@ the mixture the new core model, takes means of products for the gradient of p_i,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
 from coterie.methods.feddyn import count
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.client_work import LocalRound, ModelTransport, Reply, finite, merge, train
 from coterie.methods.local_training.own_models import OwnModels
 from coterie.methods.local_training.rounds import Passes, State, client_models
 from coterie.numerics.arrays import Floats, Ints
@@ -28,44 +27,32 @@ from coterie.options import Option
 @work
 def mixture(site: Site, cores: Floats, p: Floats, transport: ModelTransport) -> Reply:
     """A client's model (m, d) of all core models (N, d1)."""
-    return {"theta": client.merge(site, (p @ cores).astype(cores.dtype), transport)}
+    return {"theta": merge(site, (p @ cores).astype(cores.dtype), transport)}
 
 
 @work
-def update(
-    site: Site,
-    cores: Floats,
-    who: Ints,
-    p: Floats,
-    p0: Floats,
-    transport: ModelTransport,
-    eta: float,
-    E: int,
-    B: int,
-    t: int,
-    eta_p: float,
-    pull: float,
-) -> Reply:
+def update(site: Site, w: Floats, who: Ints, p: Floats, p0: Floats, eta_p: float, pull: float, **sent: Any) -> Reply:
     """Lines 7 to 13: the gradient at the mixture moves the own core model c_i, its products with all move p_i."""
-    steps, shared, sent = client.epoch_steps(site, E, B), ~client.personal_mask(site, transport), cores[who]
+    here, cores, before = LocalRound(site, **sent), w, w[who]
+    steps, shared, eta = here.steps, ~here.own, here.eta
     moves, part = ~parameter_mask(site.objective), slice(None) if shared.all() else shared
-    core, p, theta = np.array(sent), np.array(p), np.array(client.merge(site, sent, transport))
+    core, p, theta = np.array(before), np.array(p), np.array(merge(site, before, here.transport))
     for s in range(int(steps.max(initial=0))):
         on = slice(None) if s < steps.min() else np.flatnonzero(steps > s)  # of all, nothing is copied
-        rows, own, here = np.arange(len(who[on])), p[on].astype(core.dtype), theta[on]
+        rows, own, at = np.arange(len(who[on])), p[on].astype(core.dtype), theta[on]
         mine = own[rows, who[on], None]
-        here[:, part] = own @ cores + mine * (core[on] - sent[on])
-        end = client.train(site.take(on), here, 1.0, 1, t * steps[on] + s, B, plain=True)
-        g = (here - end)[:, part]
+        at[:, part] = own @ cores + mine * (core[on] - before[on])
+        end = train(site.take(on), at, 1.0, 1, here.t * steps[on] + s, here.B, plain=True)
+        g = (at - end)[:, part]
         inner = g @ cores.T
         inner[rows, who[on]] = np.sum(g * core[on], axis=1)
         if not shared.all():  # the mixture is made anew, and own layers move by themselves
-            theta[on] = np.where(moves, here - eta * (here - end), end)
+            theta[on] = np.where(moves, at - eta * (at - end), end)
         core[on] -= eta * mine * g
         p[on] -= eta_p * (inner + pull * (p[on] - p0))
-    good = client.finite(core, theta, p)
-    theta[:, shared] = np.where(good[:, None], core, sent)
-    return client.make_reply(site, theta, transport, good) | {"p": np.where(good[:, None], p, 0.0)}
+    good = finite(core, theta, p)
+    theta[:, shared] = np.where(good[:, None], core, before)
+    return here.reply(theta, good) | {"p": np.where(good[:, None], p, 0.0)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +65,7 @@ class APPLE(OwnModels):
     L: Annotated[int, Option("Rounds until that has fallen to 0, along a cosine.", low=1)] = 50
     update = staticmethod(update)
     mixes = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.compression.active:
-            raise CoterieError("APPLE sends all models to all clients, which no codec does: leave up and down out.")
+    without = ("APPLE sends all models to all clients, which no codec does", "up down")
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round; relations begin at the shares of rows."""
@@ -107,9 +90,7 @@ class APPLE(OwnModels):
         """Core models go to all, and come back with relations."""
         t, p = state["t"], state["weights"]
         fade = (np.cos(np.pi * t / self.L) + 1.0) / 2.0 if t < self.L else 0.0
-        how = {"eta": self.rate(t), "E": self.E, "B": self.B, "eta_p": self.eta_p, "pull": fade * self.mu}
-        message = {"cores": state["w"], "who": PerRow(to), "p": PerRow(p[to]), "p0": state["p0"], **how}
-        sums, new = self.received(fed, state, to, p, **message)
+        sums, new = self.received(fed, state, to, p, who=PerRow(to), p=PerRow(p[to]), pull=fade * self.mu)
         if sums:
             good = sums["w"] > 0.0
             new["weights"] = np.where(good[:, None], sums["p"], p)

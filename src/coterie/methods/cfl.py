@@ -15,22 +15,20 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.client_work import LocalRound, Reply, current_model, finite, weight
 from coterie.methods.local_training.rounds import LocalTraining, Passes, Smoothness, State, average, client_models
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
 
 
 @work
-def update(site: Site, w: Floats, transport: ModelTransport, eta: float, E: int, B: int, t: int) -> Reply:
+def update(site: Site, **sent: Any) -> Reply:
     """``Delta theta_i = SGD(theta, D_i) - theta`` from the group's model; the change of what is shared is kept."""
-    start, steps = client.received(site, w, transport), client.epoch_steps(site, E, B)
-    theta = client.train(site, start, eta, steps, t * steps, B)
-    good = client.finite(theta)
-    change, shared = np.where(good[:, None], theta - start, 0.0), ~client.personal_mask(site, transport)
+    here = LocalRound(site, **sent)
+    theta = here.train()
+    change, shared = np.where(finite(theta)[:, None], theta - here.start, 0.0), ~here.own
     site.state["change"] = change[:, shared].astype(np.float64)
-    return client.make_reply(site, theta, transport, good)
+    return here.reply(theta)
 
 
 @work
@@ -42,7 +40,7 @@ def norms(site: Site) -> Reply:
 @work
 def changes(site: Site) -> Reply:
     """Each client's last update (m, d1), and how much it counts."""
-    return {"change": site.state["change"], "w": client.weight(site)}
+    return {"change": site.state["change"], "w": weight(site)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +53,7 @@ class CFL(LocalTraining):
     """
 
     joins: ClassVar[str] = "groups"
+    without: ClassVar[tuple[str, str]] = ("CFL compares the updates of all clients of a group", "C")
     eps1: Annotated[float, Option("Length of its mean update below which a group may be split.", low=0.0)]
     eps2: Annotated[float, Option("Length that a client's update must exceed for a split.", low=0.0)]
     E: Passes = 1
@@ -68,11 +67,6 @@ class CFL(LocalTraining):
         longest = eta * losses.steps(how) * losses.gradient
         return {"eta": eta, "eps1": 0.1 * longest, "eps2": 0.4 * longest}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.C < 1.0:
-            raise CoterieError("CFL compares the updates of all clients of a group: leave C at 1.")
-
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round: one group, with the model w (d,)."""
         state = super().init(fed, w)
@@ -82,10 +76,8 @@ class CFL(LocalTraining):
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """One round of FedAvg within every group, or the split of one, whose parts go on from its model."""
-        t, w, group = state["t"], state["w"], state["group"]
-        over: dict[str, Any] = {"eta": self.rate(t), "E": self.E, "B": self.B, "t": t}
-        model = PerRow(w[group[to]])
-        sums = fed.total(update, to=to, by=group[to], groups=len(w), w=model, transport=self.transport, **over)
+        w, group = state["w"], state["group"]
+        sums = self.exchange(fed, update, to, state, by=group[to], groups=len(w), w=PerRow(w[group[to]]))
         new: State = {"w": average(sums, w), "group": group}
         if sums and not (len(sums.missing) or np.any(sums["diverged"]) or np.any(sums["broken"])):
             stationary = np.linalg.norm(new["w"] - w, axis=1) < self.eps1
@@ -121,7 +113,7 @@ class CFL(LocalTraining):
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's group's model (m, d)."""
         own = PerRow(state["w"][state["group"]])
-        return client_models(fed, state, client.current_model, w=own, transport=self.transport)
+        return client_models(fed, state, current_model, w=own, transport=self.transport)
 
 
 def bipartition(alpha: Floats) -> tuple[Ints, float]:

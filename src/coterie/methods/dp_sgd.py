@@ -39,15 +39,11 @@ class DPSGD(LocalTraining):
 
     joins: ClassVar[str] = "steps"
     mu: Annotated[float, Option("Momentum of the server, which costs no privacy.", low=0.0, high=1.0)] = 0.0
+    without: ClassVar[tuple[str, str]] = (
+        "dp-sgd adds up gradients of a whole model, of rows that the federation's `sampling` draws",
+        "B personal up down",
+    )
     by_row: ClassVar[bool] = True  # is compared where the privacy of rows is asked for
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.B or self.personal or self.compression.active:
-            raise CoterieError(
-                "dp-sgd adds up gradients of rows of a whole model: leave B, personal, up and down out; the share of "
-                "rows in a step is the federation's `sampling`."
-            )
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first step."""

@@ -8,13 +8,12 @@ theta_i) * W_i`` with weights W_i in [0, 1], which go along their own gradient; 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from coterie.federation import Site, work
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.client_work import LocalRound, Reply, epoch_steps, finite, personal, train
 from coterie.methods.local_training.rounds import LocalTraining, Passes, patterns
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.parameters import parameter_mask, statistics_mask
@@ -32,38 +31,24 @@ def aggregate(site: Site, w: Floats, own: Floats, part: Floats, eta: float, step
         if len(on := np.flatnonzero(steps > s)):
             at = theta[on]
             here, how = site.take(on), {"on": part, "plain": True}
-            g = at - client.train(here, at, 1.0, 1, t * steps[on] + s, B, "aggregation rows", **how)
+            g = at - train(here, at, 1.0, 1, t * steps[on] + s, B, "aggregation rows", **how)
             W[on] = np.clip(W[on] - eta * (g * gap[on])[:, cut], 0.0, 1.0)
     site.state["W"] = W
     return theta
 
 
 @work
-def update(
-    site: Site,
-    w: Floats,
-    transport: ModelTransport,
-    eta: float,
-    E: int,
-    B: int,
-    t: int,
-    layers: list[str],
-    eta_w: float,
-    share: float,
-    warmup: int,
-) -> Reply:
+def update(site: Site, layers: list[str], eta_w: float, share: float, warmup: int, **sent: Any) -> Reply:
     """A client's part of a round; where it meets w for the first time, it begins there."""
-    x, steps = client.received(site, w, transport), client.epoch_steps(site, E, B)
-    stay = client.personal_mask(site, transport) | statistics_mask(site.objective)
+    here = LocalRound(site, **sent)
+    x, stay = here.start, here.own | statistics_mask(site.objective)
     part = (parameter_mask(site.objective, layers) & ~stay).astype(x.dtype)
     own, met = site.state.get("theta", x), site.state.get("met", np.zeros(len(site), dtype=np.int64))
     passes = np.choose(np.minimum(met, 2), (0, warmup, 1))
-    learn = np.ceil(share * passes * client.epoch_steps(site, 1, B)).astype(np.int64)
-    start = aggregate(site, x, own, part, eta_w, learn, B, t)
-    theta = client.train(site, start, eta, steps, t * steps, B)
-    good = client.finite(theta, start)
-    site.state["theta"], site.state["met"] = np.where(good[:, None], theta, own), met + 1
-    return client.make_reply(site, theta, transport, good)
+    learn = np.ceil(share * passes * epoch_steps(site, 1, here.B)).astype(np.int64)
+    start = aggregate(site, x, own, part, eta_w, learn, here.B, here.t)
+    theta, site.state["met"] = here.train(start), met + 1
+    return here.reply(theta, finite(theta, start), kept={"theta": (theta, own)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +68,5 @@ class FedALA(LocalTraining):
     share: Annotated[float, Option("Share of the rows that weights are learned from.", above=0.0, high=1.0)] = 0.8
     warmup: Annotated[int, Option("Passes that they make the first time; later it is one.", low=1)] = 10
     E: Passes = 1
-    model = staticmethod(client.personal)  # theta_i; w for those that never took part
+    model = staticmethod(personal)  # theta_i; w for those that never took part
     update = staticmethod(update)
-    told = ("E", "B", "layers", "eta_w", "share", "warmup")

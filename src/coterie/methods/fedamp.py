@@ -59,7 +59,6 @@ class FedAMP(OwnModels):
     ] = 0.5
     bends = "mu"
     update = staticmethod(fedprox.update)
-    told = ("E", "B", "mu")
 
     @property
     def mu(self) -> float:

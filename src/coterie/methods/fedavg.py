@@ -11,28 +11,27 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from coterie.federation import Federation, Site, work
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import LocalTraining, Passes, State, client_models
-from coterie.numerics.arrays import Floats
+from coterie.federation import Site, work
+from coterie.methods.local_training.client_work import LocalRound, Reply, current_model, finite
+from coterie.methods.local_training.rounds import LocalTraining, Passes
 from coterie.options import Option
 
 
 @work
-def update(site: Site, w: Floats, transport: ModelTransport, eta: float, E: int, B: int, t: int) -> Reply:
+def update(site: Site, **sent: Any) -> Reply:
     """ClientUpdate(k, w): E epochs of steps from w."""
-    steps = client.epoch_steps(site, E, B)
-    theta = client.train(site, client.received(site, w, transport), eta, steps, t * steps, B)
-    return client.make_reply(site, theta, transport)
+    here = LocalRound(site, **sent)
+    return here.reply(here.train())
 
 
 @work
-def finetune(site: Site, w: Floats, transport: ModelTransport, eta: float, steps: int, B: int) -> Reply:
-    """The personal model: some steps from w that nobody averages; w itself where they diverge."""
-    start = client.received(site, w, transport)
-    theta = client.train(site, start, eta, steps, 0, B, "finetune rows")
-    return {"theta": np.where(client.finite(theta)[:, None], theta, start)}
+def tuned(site: Site, finetune: int, tunes: str = "all", **sent: Any) -> Reply:
+    """The personal model: steps of the head, the body or both that nobody averages; w itself where they diverge."""
+    here = LocalRound(site, **sent)
+    head = here.own
+    on = {"head": 1.0 * head, "body": 1.0 * ~head, "all": None}[tunes]
+    theta = here.train(steps=finetune, stream="finetune rows", done=0, on=on)
+    return {"theta": np.where(finite(theta)[:, None], theta, here.start)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +45,8 @@ class FedAvg(LocalTraining):
     E: Passes = 1
     finetune: Annotated[int, Option("Steps of every client's own at the end.", low=0)] = 0
     update: ClassVar[Any] = staticmethod(update)
-    told: ClassVar[tuple[str, ...]] = ("E", "B")
 
-    @np.errstate(over="ignore", invalid="ignore")
-    def models(self, fed: Federation, state: State) -> Any:
-        """Every client's model (m, d) after fine-tuning."""
-        if not self.finetune:
-            return super().models(fed, state)
-        over: State = {"eta": self.rate(state["t"]), "steps": self.finetune, "B": self.B}
-        return client_models(fed, state, finetune, w=state["w"], transport=self.transport, **over)
+    @property
+    def model(self) -> Any:
+        """Every client's model is the shared one, or that after fine-tuning."""
+        return tuned if self.finetune else current_model

@@ -15,8 +15,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from coterie.federation import Federation, PerRow, Site, Sums, work
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.client_work import LocalRound, Reply
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, available
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
@@ -24,13 +23,10 @@ from coterie.options import Option
 
 
 @work
-def update(
-    site: Site, w: Floats, transport: ModelTransport, eta: Floats, E: int, B: int, begun: Ints, stale: Floats
-) -> Reply:
+def update(site: Site, w: Floats, stale: Floats, **sent: Any) -> Reply:
     """FedBuff-client: the change that E epochs make of the model w (m, d1) at which each began; n is what it counts."""
-    steps = client.epoch_steps(site, E, B)
-    theta = client.train(site, client.received(site, w, transport), eta, steps, begun * steps, B)
-    reply = client.make_reply(site, theta, transport)
+    here = LocalRound(site, w=w, **sent)
+    reply = here.reply(here.train())
     change = reply.pop("x") - reply["w"].astype(w.dtype)[:, None] * w
     return reply | {"change": stale.astype(w.dtype)[:, None] * change}  # private sums take x for a model
 
@@ -75,8 +71,8 @@ class FedBuff(LocalTraining):
         versions, past = np.append(kept[kept < t], t), np.concatenate([state["past"][kept < t], w[None]])
         at = np.searchsorted(versions, begun)
         eta = np.array([self.rate(int(v)) for v in versions])[at]
-        told: State = {"eta": PerRow(eta), "begun": PerRow(begun), "stale": PerRow((1.0 + t - begun) ** -0.5)}
-        sums = fed.total(update, to=who, w=PerRow(past[at]), transport=self.transport, E=self.E, B=self.B, **told)
+        how: State = {"eta": PerRow(eta), "t": PerRow(begun), "stale": PerRow((1.0 + t - begun) ** -0.5)}
+        sums = self.exchange(fed, update, who, state, w=PerRow(past[at]), **how)
         if len(who) and not sums:
             return sums, {}  # nobody was heard, and all are asked again
         new["past"] = past[np.searchsorted(versions, np.unique(new["version"]))]

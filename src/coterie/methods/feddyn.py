@@ -7,18 +7,15 @@ sum. (PFLlib has the norm where the square of it should be, and counts clients a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 
-from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import Smoothness, State, but_statistics
+from coterie.methods.local_training.client_work import LocalRound, Reply, finite, weight
+from coterie.methods.local_training.rounds import State, but_statistics
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
 
@@ -26,21 +23,20 @@ from coterie.options import Option
 @work
 def count(site: Site) -> Reply:
     """What clients count; all together are the paper's m."""
-    return {"N": client.weight(site)}
+    return {"N": weight(site)}
 
 
 @work
-def update(site: Site, w: Floats, transport: ModelTransport, eta: float, E: int, B: int, t: int, alpha: float) -> Reply:
+def update(site: Site, alpha: float, **sent: Any) -> Reply:
     """Theta_k by E epochs of steps from w, and the new g_k, which stays."""
-    steps, shared = client.epoch_steps(site, E, B), ~client.personal_mask(site, transport)
-    x = client.received(site, w, transport)
+    here = LocalRound(site, **sent)
+    x, shared = here.start, ~here.own
     g = site.state.get("g", np.zeros((len(site), int(shared.sum())), dtype=x.dtype))
     shift = np.zeros(x.shape, dtype=x.dtype)
     shift[:, shared] = -g
-    theta = client.train(site, x, eta, steps, t * steps, B, anchor=x, pull=alpha, shift=shift)
-    good = client.finite(theta)
-    site.state["g"] = np.where(good[:, None], g - alpha * (theta - x)[:, shared], g).astype(x.dtype)
-    return client.make_reply(site, theta, transport, good)
+    theta = here.train(anchor=x, pull=alpha, shift=shift)
+    new = (g - alpha * (theta - x)[:, shared]).astype(x.dtype)
+    return here.reply(theta, finite(theta), kept={"g": (new, g)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +54,9 @@ class FedDyn(FedAvg):
 
     alpha: Annotated[float, Option("Pull to w; steps are stable for ``eta (L + alpha) < 2``.", above=0.0)]
     bends = "alpha"
+    longer = ("E", 5)  # which come near the least
+    without = ("FedDyn needs exact changes, whose sum is h", "up down")
     update = staticmethod(update)
-    told = (*FedAvg.told, "alpha")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.compression.active:
-            raise CoterieError("FedDyn needs exact changes, whose sum is h: leave up and down out.")
-
-    @classmethod
-    def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:
-        """Some passes, which come near the least."""
-        return {"E": 5} | super().suited(losses, how)
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round; ``h`` (d1,) is zero, N the weight of all clients."""

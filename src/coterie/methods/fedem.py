@@ -16,8 +16,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.ifca import IFCA
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.client_work import LocalRound, Reply, finite
 from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.row_kernels import owned_rows
@@ -43,9 +42,7 @@ def responsibilities(site: Site, w: Floats, pi: Floats, noise: float | None) -> 
 
 
 @work
-def update(
-    site: Site, w: Floats, transport: ModelTransport, eta: float, tau: int, B: int, t: int, noise: float | None
-) -> Reply:
+def update(site: Site, w: Floats, tau: int, noise: float | None, **sent: Any) -> Reply:
     """Algorithm 2: both steps; a component is sent as it came where a client's steps of any diverge."""
     m, k = len(site), len(w)
     whole = getattr(site.objective, "train", site.objective)
@@ -59,12 +56,12 @@ def update(
     for j in range(k):
         weights = np.zeros_like(whole.weights)
         weights[rows] = whole.weights[rows] * q[:, j]
-        start, on = client.received(site, w[j], transport), replace(whole, weights=weights)
         # the mean loss of rows by q, times the share of q, is the sum of ``q l`` over the weight of all rows
-        found.append(client.train(site, start, eta * share[:, j], tau, t * tau, B, objective=on, plain=True))
-    good = client.finite(*found)
+        here = LocalRound(site, w=w[j], **sent | {"eta": sent["eta"] * share[:, j]})
+        found.append(here.train(steps=tau, objective=replace(whole, weights=weights), plain=True))
+    good = finite(*found)
     site.state["pi"] = np.where((good & (size > 0.0))[:, None], share, pi)
-    reply = client.make_reply(site, found[0], transport, good)
+    reply = here.reply(found[0], good)
     x = np.where(good[:, None, None], np.stack(found, axis=1), 0.0) * reply["w"].astype(w.dtype)[:, None, None]
     return reply | {"x": x, "w": np.tile(reply["w"][:, None], k)}
 
@@ -85,16 +82,10 @@ class FedEM(IFCA):
     """
 
     joins: ClassVar[str] = "rounds"
+    without = ("FedEM's clients send all of every component, as it is", "up down personal")
     noise: Annotated[
         float | None, Option("Under the loss mse: the variance of outcomes around a component, usually .5.", above=0.0)
     ] = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.compression.active or self.personal:
-            raise CoterieError(
-                "FedEM's clients send all of every component, as it is: leave up, down and personal out."
-            )
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round, at components w (k, d)."""
@@ -108,8 +99,7 @@ class FedEM(IFCA):
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Both steps of the clients ``to``, and a mean for each component."""
-        over = {"eta": self.rate(state["t"]), "tau": self.tau, "B": self.B, "t": state["t"], "noise": self.noise}
-        sums = self.exchange(fed, update, to, state["w"], **over)
+        sums = self.exchange(fed, update, to, state)
         return sums, {"w": average(sums, state["w"])}
 
     def models(self, fed: Federation, state: State) -> Floats:

@@ -9,14 +9,12 @@ largest P always, of which one is a client's own, and keeps the last fifth of th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
-from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.client_work import LocalRound, Reply, finite, merge
 from coterie.methods.local_training.own_models import OwnModels
 from coterie.methods.local_training.rounds import Passes, State
 from coterie.numerics import keyed_random
@@ -30,37 +28,26 @@ PAIR = np.uint64(0x9E3779B97F4A7C15)  # what makes one key of two clients' ids
 
 
 @work
-def update(
-    site: Site,
-    others: Floats,
-    begun: Floats | None,
-    transport: ModelTransport,
-    eta: float,
-    E: int,
-    B: int,
-    t: int,
-    held: float,
-) -> Reply:
+def update(site: Site, others: Floats, w: Floats | None, held: float, **sent: Any) -> Reply:
     """Weights (m, M) of the ``others`` (m, M, d1) by rows that are held back, then local steps on the rest.
 
-    Where some take part for the first time, ``begun`` is the model (d1,) that they begin at.
+    Where some take part for the first time, w is the model (d1,) that they begin at.
     """
+    here = LocalRound(site, w=w, **sent)
     back, rest = halves(site.objective, site.ids, site.seed, held) or (site.objective, site.objective)
-    own = x = site.state.get("theta", None if begun is None else client.received(site, begun, transport))
-    there = [client.merge(site, others[:, n], transport) for n in range(others.shape[1])]
+    own = x = site.state.get("theta", None if w is None else here.start)
+    there = [merge(site, others[:, n], here.transport) for n in range(others.shape[1])]
     trains = ~(parameter_mask(site.objective) | statistics_mask(site.objective))
     gap = np.stack([np.linalg.norm((theta - own)[:, trains], axis=1) for theta in there], axis=1)
     gain = value(back, own)[:, None] - np.stack([value(back, theta) for theta in there], axis=1)
-    w = np.where(gap > 0.0, np.maximum(gain, 0.0) / np.where(gap > 0.0, gap, 1.0), 0.0)
-    w = np.where(np.isfinite(w), w, 0.0)
-    share = (w / np.maximum(w.sum(axis=1, keepdims=True), 1e-300)).astype(x.dtype)
+    worth = np.where(gap > 0.0, np.maximum(gain, 0.0) / np.where(gap > 0.0, gap, 1.0), 0.0)
+    worth = np.where(np.isfinite(worth), worth, 0.0)
+    share = (worth / np.maximum(worth.sum(axis=1, keepdims=True), 1e-300)).astype(x.dtype)
     for n, theta in enumerate(there):
         x = x + share[:, n, None] * (theta - own)
-    steps = client.epoch_steps(site, E, B)
-    theta = client.train(site, x, eta, steps, t * steps, B, objective=rest)
-    good = client.finite(theta)
-    site.state["theta"] = np.where(good[:, None], theta, own)
-    return client.make_reply(site, theta, transport, good) | {"gain": np.where(good[:, None], w, 0.0)}
+    theta = here.train(x, objective=rest)
+    worth = np.where(finite(theta)[:, None], worth, 0.0)
+    return here.reply(theta, kept={"theta": (theta, own)}) | {"gain": worth}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +59,7 @@ class FedFomo(OwnModels):
     held: Annotated[float, Option("Share of the rows kept back to judge models by.", above=0.0, below=1.0)] = 0.2
     epsilon: Annotated[float, Option("How often a client is offered models at random.", low=0.0, high=1.0)] = 0.3
     update = staticmethod(update)
-    told = ("E", "B", "held")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.compression.active:
-            raise CoterieError("FedFomo sends several models to a client, which no codec does: leave up and down out.")
+    without = ("FedFomo sends several models to a client, which no codec does", "up down")
 
     def offered(self, fed: Federation, state: State, to: Ints) -> Ints:
         """Whose models (k, M) the clients ``to`` are offered: of the largest affinity, or drawn."""
@@ -91,10 +73,9 @@ class FedFomo(OwnModels):
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Models are offered, and what they were worth goes to the affinities."""
-        picked, told = self.offered(fed, state, to), {name: getattr(self, name) for name in self.told}
+        picked = self.offered(fed, state, to)
         begun = state["begun"] if (state["counts"][to] == 0.0).any() else None
-        message = {"others": PerRow(state["w"][picked]), "begun": begun, "eta": self.rate(state["t"]), **told}
-        sums, new = self.received(fed, state, to, state["weights"], **message)
+        sums, new = self.received(fed, state, to, state["weights"], others=PerRow(state["w"][picked]), w=begun)
         if sums:
             new["weights"] = state["weights"].copy()
             np.add.at(new["weights"], (to[:, None], picked), sums["gain"][to])

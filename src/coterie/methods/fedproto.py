@@ -9,16 +9,15 @@ alike, and averages features met while training; here they are of the trained mo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.fedrod import ABSENT, NO_HEAD, named
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import LocalTraining, Passes, State, client_models, patterns
+from coterie.methods.local_training.client_work import LocalRound, ModelTransport, Reply, features, finite
+from coterie.methods.local_training.rounds import LocalTraining, Passes, State, patterns
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import FeatureTerm
 from coterie.objectives.parameters import layer_sizes
@@ -42,7 +41,7 @@ def classes(site: Site, head: list[str], bias: list[str]) -> tuple[Ints, int, in
 
 def prototypes(site: Site, theta: Floats, head: list[str], y: Ints, K: int) -> tuple[Floats, Floats]:
     """Sums (m, K, h) of features under models theta (m, d) of the rows of each class y, and the weights of these."""
-    z, weight, m = client.features(site, theta, head), site.objective.row_weights(), len(site)
+    z, weight, m = features(site, theta, head), site.objective.row_weights(), len(site)
     at = np.repeat(np.arange(m), site.objective.counts) * K + y
     n, sums = np.bincount(at, weight, m * K).astype(np.float64), np.zeros((m * K, z.shape[1]))
     np.add.at(sums, at, weight[:, None] * z)
@@ -50,44 +49,29 @@ def prototypes(site: Site, theta: Floats, head: list[str], y: Ints, K: int) -> t
 
 
 @work
-def update(
-    site: Site,
-    w: Floats,
-    transport: ModelTransport,
-    eta: float,
-    E: int,
-    B: int,
-    t: int,
-    head: list[str],
-    bias: list[str],
-    lam: float,
-    P: Floats,
-    n: Floats,
-) -> Reply:
+def update(site: Site, head: list[str], bias: list[str], lam: float, P: Floats, n: Floats, **sent: Any) -> Reply:
     """LocalUpdate: steps of a client's own model, where nothing pulls features of a class that nobody knew (n is 0)."""
-    steps, own, beside = client.epoch_steps(site, E, B), client.received(site, w, transport), None
+    here, beside = LocalRound(site, **sent), None
     y, K, h = classes(site, head, bias)
     if len(P):
         beside = FeatureTerm("distance", tuple(head), lam, P[y][:, None], (n[y] > 0.0).astype(np.float64))
-    theta = client.train(site, own, eta, steps, t * steps, B, beside=beside)
-    good = client.finite(theta)
-    sums, count = prototypes(site, np.where(good[:, None], theta, own), head, y, K)
+    theta = here.train(beside=beside)
+    good = finite(theta)
+    sums, count = prototypes(site, np.where(good[:, None], theta, here.start), head, y, K)
     if sums.shape[2] != h:
         raise CoterieError("FedProto" + NO_HEAD)
     sound = (good & np.isfinite(sums).all(axis=(1, 2))) * site.weights
     sent = np.where(sound[:, None, None] > 0.0, sums, 0.0) * sound[:, None, None]
-    return client.make_reply(site, theta, transport, good) | {"P": sent, "n": count * sound[:, None]}
+    return here.reply(theta, good) | {"P": sent, "n": count * sound[:, None]}
 
 
 @work
-def nearest(
-    site: Site, w: Floats, transport: ModelTransport, head: list[str], bias: list[str], P: Floats, n: Floats
-) -> Reply:
-    """A client's model (m, d), whose head scores a class by ``(2 P_j' z - |P_j|^2) / h``.
+def nearest(site: Site, head: list[str], bias: list[str], P: Floats, n: Floats, **sent: Any) -> Reply:
+    """A client's model (m, d), whose head scores a class by ``(2 P_j' z - |P_j|^2) / h``; its own where there is no P.
 
     That is the mean squared distance from its prototype with a minus, but for what all classes have in common.
     """
-    theta, b = np.array(client.received(site, w, transport)), named(site, bias)
+    theta, b = np.array(LocalRound(site, **sent).start), named(site, bias)
     if len(P):
         theta[:, named(site, head) & ~b] = (2.0 / P.shape[1] * P).ravel()
         theta[:, b] = np.where(n > 0.0, -np.square(P).mean(axis=1), ABSENT)
@@ -108,13 +92,8 @@ class FedProto(LocalTraining):
     bias: Annotated[tuple[str, ...], patterns("Its bias, a number for each class.")] = ("head*bias",)
     lam: Annotated[float, Option("lambda: what the distance from prototypes counts beside the loss.", low=0.0)]
     E: Passes = 1
-    update = staticmethod(update)
-    told = ("E", "B", "head", "bias", "lam")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.personal:
-            raise CoterieError("FedProto's clients keep all layers: leave personal out.")
+    update, model = staticmethod(update), staticmethod(nearest)
+    without = ("FedProto's clients keep all layers", "personal")
 
     @property
     def transport(self) -> ModelTransport:
@@ -127,17 +106,10 @@ class FedProto(LocalTraining):
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Lines 3 to 8."""
-        t, P, n = state["t"], state["P"], state["n"]
-        told = {name: getattr(self, name) for name in self.told}
-        sums = self.exchange(fed, self.update, to, state["w"], eta=self.rate(t), t=t, P=P, n=n, **told)
+        sums = self.exchange(fed, self.update, to, state)
         if not sums:
             return sums, {}
-        P, n = (old if len(old) else np.zeros_like(new) for old, new in ((P, sums["P"]), (n, sums["n"])))
+        P, n = (state[name] if len(state[name]) else np.zeros_like(sums[name]) for name in ("P", "n"))
         some = sums["n"] > 0.0
         mean = sums["P"] / np.where(some, sums["n"], 1.0)[:, None]
         return sums, {"P": np.where(some[:, None], mean, P), "n": np.where(some, sums["n"], n)}
-
-    def models(self, fed: Federation, state: State) -> Floats:
-        """Every client's model (m, d), which answers by the nearest prototype; its own head where there is none."""
-        over: State = {"head": list(self.head), "bias": list(self.bias), "P": state["P"], "n": state["n"]}
-        return client_models(fed, state, nearest, w=state["w"], transport=self.transport, **over)

@@ -5,25 +5,20 @@ FedProx: FedAvg whose clients nearly minimise ``h_k(v; w) = F_k(v) + mu |v - w|^
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from coterie.federation import Site, work
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import Smoothness
-from coterie.numerics.arrays import Floats
+from coterie.methods.local_training.client_work import LocalRound, Reply
 from coterie.options import Option
 
 
 @work
-def update(site: Site, w: Floats, transport: ModelTransport, eta: float, E: int, B: int, t: int, mu: float) -> Reply:
+def update(site: Site, mu: float, **sent: Any) -> Reply:
     """Line 4, ``w_k^{t+1} = argmin h_k(w; w^t)`` nearly: E epochs of steps from w."""
-    steps, start = client.epoch_steps(site, E, B), client.received(site, w, transport)
-    theta = client.train(site, start, eta, steps, t * steps, B, anchor=start, pull=mu)
-    return client.make_reply(site, theta, transport)
+    here = LocalRound(site, **sent)
+    return here.reply(here.train(anchor=here.start, pull=mu))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +35,6 @@ class FedProx(FedAvg):
     """
 
     mu: Annotated[float, Option("0 is FedAvg; steps are stable for ``eta (L + mu) < 2``.", low=0.0)]
-
     bends = "mu"
+    longer = ("E", 5)  # without which no step is taken away from w, and this is FedAvg
     update = staticmethod(update)
-    told = (*FedAvg.told, "mu")
-
-    @classmethod
-    def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:
-        """Some passes, without which no step is taken away from w, and this is FedAvg."""
-        return {"E": 5} | super().suited(losses, how)

@@ -7,26 +7,22 @@ body that it was sent, then takes steps of the body with that head; the server a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from coterie.federation import Site, work
 from coterie.methods.fedper import FedPer
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.numerics.arrays import Floats
+from coterie.methods.local_training.client_work import LocalRound, Reply, epoch_steps
 from coterie.objectives.parameters import parameter_mask
 from coterie.options import Option
 
 
 @work
-def update(site: Site, w: Floats, transport: ModelTransport, eta: float, H: int, E: int, B: int, t: int) -> Reply:
+def update(site: Site, H: int, **sent: Any) -> Reply:
     """Lines 5 to 11: steps of h_i with phi fixed, then steps of phi with h_i fixed."""
-    head, statistics = client.personal_mask(site, transport), parameter_mask(site.objective)
-    theta = client.received(site, w, transport)
-    for passes, moves, stream in ((H, head, "head rows"), (E, ~head | statistics, "rows")):
-        steps = client.epoch_steps(site, passes, B)
-        theta = client.train(site, theta, eta, steps, t * steps, B, stream, on=1.0 * moves)
-    return client.make_reply(site, theta, transport)
+    here = LocalRound(site, **sent)
+    head, statistics = here.own, parameter_mask(site.objective)
+    theta = here.train(steps=epoch_steps(site, H, here.B), stream="head rows", on=1.0 * head)
+    return here.reply(here.train(theta, on=1.0 * (~head | statistics)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,4 +31,3 @@ class FedRep(FedPer):
 
     H: Annotated[int, Option("Passes that the head makes first in a round (tau_h); the body's are E.", low=1)] = 1
     update = staticmethod(update)
-    told = ("H", *FedPer.told)

@@ -14,10 +14,9 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation, Site, work
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import LocalTraining, Passes, State, client_models, patterns
+from coterie.federation import Site, work
+from coterie.methods.local_training.client_work import LocalRound, Reply, columns, train
+from coterie.methods.local_training.rounds import LocalTraining, Passes, patterns
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient
@@ -39,7 +38,7 @@ def class_shares(site: Site, theta: Floats, head: Bools, bias: Bools) -> Floats:
     """Every client's shares of classes (m, K): without a head all have 1 / K, and the bias' gradient is the rest."""
     start, o = np.where(head, 0.0, theta).astype(theta.dtype), site.objective
     if getattr(getattr(o, "training", None), "clip", None) is None:
-        g = start - client.train(site, start, 1.0, 1, 0, 0, on=1.0 * bias, plain=True)
+        g = start - train(site, start, 1.0, 1, 0, 0, on=1.0 * bias, plain=True)
     else:  # of steps, the gradient is shortened
         g = gradient(o, start, Draws.of_all(len(site)))
     shares = 1.0 / max(bias.sum(), 1) - g[:, bias].astype(np.float64)
@@ -49,19 +48,10 @@ def class_shares(site: Site, theta: Floats, head: Bools, bias: Bools) -> Floats:
 
 
 @work
-def update(
-    site: Site,
-    w: Floats,
-    transport: ModelTransport,
-    eta: float,
-    E: int,
-    B: int,
-    t: int,
-    head: list[str],
-    bias: list[str],
-) -> Reply:
+def update(site: Site, head: list[str], bias: list[str], **sent: Any) -> Reply:
     """Steps of body and G on the balanced softmax and of P on the plain one, side by side."""
-    steps, theta = client.epoch_steps(site, E, B), client.received(site, w, transport)
+    here = LocalRound(site, **sent)
+    theta = here.start
     both, b, still = named(site, head), named(site, bias), statistics_mask(site.objective)
     shares = site.state.get("shares")
     if shares is None:
@@ -72,18 +62,14 @@ def update(
     parts = [prior, theta[:, ~still], before, theta[:, still]]
     which = np.repeat(["prior", "w", "P", "w"], [part.shape[1] for part in parts])
     start, objective = np.concatenate(parts, axis=1, dtype=theta.dtype), site.objective.with_own_head(head, bias)
-    how: dict[str, Any] = {"on": 1.0 * (which != "prior"), "apart": which == "P"}
-    end = client.train(site, start, eta, steps, t * steps, B, objective=objective, **how)
-    theta, P = client.columns(end, which == "w"), client.columns(end, which == "P")
-    good = client.finite(theta, P)
-    site.state["own"] = np.where(good[:, None], P, before)
-    return client.make_reply(site, theta, transport, good)
+    end = here.train(start, objective=objective, on=1.0 * (which != "prior"), apart=which == "P")
+    return here.reply(columns(end, which == "w"), kept={"own": (columns(end, which == "P"), before)})
 
 
 @work
-def with_both_heads(site: Site, w: Floats, transport: ModelTransport, head: list[str]) -> Reply:
+def with_both_heads(site: Site, head: list[str], **sent: Any) -> Reply:
     """A client's model (m, d): its head is the sum of both, which is G where it never took part."""
-    theta, both = np.array(client.received(site, w, transport)), named(site, head)
+    theta, both = np.array(LocalRound(site, **sent).start), named(site, head)
     theta[:, both] += site.state.get("own", np.zeros((len(site), int(both.sum())), dtype=theta.dtype))
     return {"theta": theta}
 
@@ -96,10 +82,4 @@ class FedROD(LocalTraining):
     head: Annotated[tuple[str, ...], patterns("The head G, one linear layer, to whose scores P adds.")] = ("head*",)
     bias: Annotated[tuple[str, ...], patterns("Its bias, a number for each class.")] = ("head*bias",)
     E: Passes = 1
-    update = staticmethod(update)
-    told = ("E", "B", "head", "bias")
-
-    def models(self, fed: Federation, state: State) -> Floats:
-        """Every client's model (m, d), with the scores of both heads."""
-        over: State = {"w": state["w"], "transport": self.transport, "head": list(self.head)}
-        return client_models(fed, state, with_both_heads, **over)
+    update, model = staticmethod(update), staticmethod(with_both_heads)

@@ -7,7 +7,6 @@ n_i`` in the new c_s. (PFLlib does not have it.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -16,9 +15,8 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.ifca import IFCA
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
-from coterie.methods.local_training.rounds import Smoothness, State, average, client_models
+from coterie.methods.local_training.client_work import LocalRound, ModelTransport, Reply, merge
+from coterie.methods.local_training.rounds import State, average
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
 
@@ -28,7 +26,7 @@ def shares(site: Site, centres: Floats, transport: ModelTransport, least: float)
     m, k, rows = len(site), len(centres), getattr(site.objective, "row_losses", None)
     if rows is None:
         raise CoterieError(f"FedSoft asks for losses of single rows, which {type(site.objective).__name__} has not.")
-    losses = np.array([rows(client.merge(site, c, transport)) for c in centres])
+    losses = np.array([rows(merge(site, c, transport)) for c in centres])
     owner = np.repeat(np.arange(m), site.objective.counts)
     best = np.argmin(np.nan_to_num(losses, nan=np.inf, posinf=np.inf), axis=0)
     u = np.bincount(owner * k + best, site.objective.row_weights(), m * k).reshape(m, k)
@@ -40,7 +38,7 @@ def shares(site: Site, centres: Floats, transport: ModelTransport, least: float)
 def centre(site: Site, w: Floats, transport: ModelTransport) -> tuple[Floats, Floats]:
     """A client's u (m, k), and the mean (m, d) of the centres w (k, d1) by it."""
     u = site.state.get("u", np.full((len(site), len(w)), 1.0 / len(w)))
-    return u, client.merge(site, (u @ w).astype(w.dtype), transport)
+    return u, merge(site, (u @ w).astype(w.dtype), transport)
 
 
 @work
@@ -51,14 +49,13 @@ def importance(site: Site, w: Floats, transport: ModelTransport, least: float) -
 
 
 @work
-def update(site: Site, w: Floats, transport: ModelTransport, eta: float, tau: int, B: int, t: int, lam: float) -> Reply:
+def update(site: Site, w: Floats, tau: int, lam: float, **sent: Any) -> Reply:
     """Lines 6 and 7: steps of a client's own model, which is sent once for every centre, times its share."""
-    u, anchor = centre(site, w, transport)
+    here = LocalRound(site, w=w, **sent)
+    u, anchor = centre(site, w, here.transport)
     own = site.state.get("theta", anchor)
-    theta = client.train(site, own, eta, tau, t * tau, B, anchor=anchor, pull=lam)
-    good = client.finite(theta)
-    site.state["theta"] = np.where(good[:, None], theta, own)
-    reply = client.make_reply(site, theta, transport, good)
+    theta = here.train(own, tau, anchor=anchor, pull=lam)
+    reply = here.reply(theta, kept={"theta": (theta, own)})
     x = u.astype(w.dtype)[:, :, None] * reply["x"][:, None]
     return reply | {"x": x, "w": u * reply["w"][:, None]}
 
@@ -82,29 +79,16 @@ class FedSoft(IFCA):
     every: Annotated[int, Option("Rounds after which shares are found anew.", low=1)] = 2
     least: Annotated[float, Option("Smallest share of a centre.", low=0.0, below=1.0)] = 1e-4
     bends = "lam"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.compression.active:
-            raise CoterieError("FedSoft's clients send one model for every centre, which no codec does: leave it out.")
-
-    @classmethod
-    def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:
-        """Stable steps, and some of them."""
-        return {"tau": 5} | super().suited(losses, how)
+    longer = ("tau", 5)
+    without = ("FedSoft's clients send one model for every centre, which no codec does", "up down")
+    model = staticmethod(own_model)
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Lines 2 to 10; a group is where most of a client's rows are."""
-        t, w, group = state["t"], state["w"], state["group"].copy()
-        if t % self.every == 0:
-            found = fed.ask(importance, to=to, w=w, transport=self.transport, least=self.least)
+        group = state["group"].copy()
+        if state["t"] % self.every == 0:
+            found = fed.ask(importance, to=to, **self.told(importance, state))
             if found:
                 group[found.to[found.rows]] = np.argmax(found["u"], axis=1)
-        over = {"eta": self.rate(t), "tau": self.tau, "B": self.B, "t": t, "lam": self.lam}
-        sums = self.exchange(fed, update, to, w, **over)
-        return sums, {"w": average(sums, w), "group": group}
-
-    @np.errstate(over="ignore", invalid="ignore")
-    def models(self, fed: Federation, state: State) -> Floats:
-        """Every client's own model (m, d)."""
-        return client_models(fed, state, own_model, w=state["w"], transport=self.transport)
+        sums = self.exchange(fed, update, to, state)
+        return sums, {"w": average(sums, state["w"]), "group": group}

@@ -23,8 +23,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
 from coterie.methods.groups.group_models import group_of_clients
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.client_work import LocalRound, Reply, finite
 from coterie.methods.local_training.new_client import group_means
 from coterie.methods.local_training.rounds import LocalTraining, State, average
 from coterie.numerics.arrays import Floats, Ints
@@ -32,26 +31,15 @@ from coterie.options import Option
 
 
 @work
-def update(
-    site: Site,
-    w: Floats,
-    transport: ModelTransport,
-    centre: Floats,
-    push: Floats,
-    lam: float,
-    eta: float,
-    tau: int,
-    B: int,
-    t: int,
-) -> Reply:
+def update(site: Site, centre: Floats, push: Floats, lam: float, tau: int, **sent: Any) -> Reply:
     """tau steps on f_i + lam/2 |z - c_g|^2 + <push, z>; what is shared is pulled to where it began, as in FedProx."""
-    start, own = client.received(site, w, transport), client.personal_mask(site, transport)
+    here = LocalRound(site, **sent)
+    start, own = here.start, here.own
     anchor, shift = np.array(start), np.zeros(start.shape, dtype=start.dtype)
     anchor[:, own], shift[:, own] = centre, push
-    theta = client.train(site, start, eta, tau, t * tau, B, anchor=anchor, pull=lam, shift=shift)
-    good = client.finite(theta)
-    reply = client.make_reply(site, theta, transport, good)
-    return reply | {"z": reply["w"][:, None] * np.where(good[:, None], theta[:, own], 0.0)}
+    theta = here.train(steps=tau, anchor=anchor, pull=lam, shift=shift)
+    reply = here.reply(theta)
+    return reply | {"z": reply["w"][:, None] * np.where(finite(theta)[:, None], theta[:, own], 0.0)}
 
 
 def pushes(centre: Floats, share: Floats, mu: float, margin: float) -> Floats:
@@ -125,11 +113,10 @@ class GroupPenalty(LocalTraining):
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Clients step; x_s is averaged over all, z within groups."""
-        t, w, centre, group = state["t"], state["w"], state["centre"], self.groups(fed)[to]
+        w, centre, group = state["w"], state["centre"], self.groups(fed)[to]
         push = pushes(centre, state["share"], self.mu, self.margin).astype(centre.dtype)
-        addressed: dict[str, Any] = {"centre": PerRow(centre[group]), "push": PerRow(push[group]), "by": group}
-        how: dict[str, Any] = {"lam": self.lam, "eta": self.rate(t), "tau": self.tau, "B": self.B, "t": t}
-        sums = self.exchange(fed, update, to, w, groups=len(centre), **addressed, **how)
+        addressed: State = {"centre": PerRow(centre[group]), "push": PerRow(push[group]), "by": group}
+        sums = self.exchange(fed, update, to, state, groups=len(centre), **addressed)
         if not sums:
             return sums, {}
         n = np.where(sums["w"] > 0.0, sums["w"], 1.0)[:, None]

@@ -20,7 +20,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.groups import group_gradients
 from coterie.methods.groups import group_models as groups
-from coterie.methods.local_training.client_work import ModelTransport, Reply, epoch_steps, make_reply, train
+from coterie.methods.local_training.client_work import Reply
 from coterie.methods.local_training.rounds import LocalTraining, State, first_quarantine, patterns
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option
@@ -38,27 +38,14 @@ def augmented(layout: GroupLayout, parts: list[Floats], share: Floats, own: Floa
 
 
 @work
-def update(
-    site: Site,
-    w: Floats,
-    clusters: bool,
-    transport: ModelTransport,
-    weigh: str,
-    eta: float,
-    tau: int,
-    E: int,
-    B: int,
-    t: int,
-    width: int = 0,
-) -> Reply:
+def update(site: Site, weigh: str, local_steps: int, clusters: bool, width: int = 0, **sent: Any) -> Reply:
     """Steps on a client's own rows from [x_s, x_g]; with one, what is sent less where it began is -eta grad f_i.
 
     With a ``width`` models are that long, and zero at the end.
     """
-    site = groups.padded(site, width)
-    steps = epoch_steps(site, E, B) if E else tau
-    theta = train(site, groups.group_models(site, w, clusters, transport), eta, steps, t * steps, B)
-    return make_reply(site, theta, transport, counts=groups.client_weights(site, weigh))
+    here = groups.round_of_groups(groups.padded(site, width), clusters, **sent)
+    theta = here.train(steps=None if here.E else local_steps)
+    return here.reply(theta, counts=groups.client_weights(here.site, weigh))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,12 +102,12 @@ class GroupSGD(LocalTraining):
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """x + sum_g |G_g| / n (what group g's clients made of its model, less that model), at its place."""
-        t, x, layout = state["t"], state["w"], GroupLayout(**state["layout"])
+        x, layout = state["w"], GroupLayout(**state["layout"])
         models = layout.models(x)
-        over = {"eta": self.rate(t), "tau": self.local_steps, "E": self.E, "B": self.B, "t": t, "weigh": self.weigh}
         message = groups.address(fed, self.groups(fed), models, to, self.compression.active)
-        over |= {"width": message["w"].value.shape[1]} if self.compression.active and len(set(layout.sizes)) > 1 else {}
-        sums = fed.total(update, to=to, **message, transport=self.transport, **over)
+        if self.compression.active and len(set(layout.sizes)) > 1:
+            message["width"] = message["w"].value.shape[1]
+        sums = self.exchange(fed, update, to, state, **message)
         share, moves = groups.group_means(sums, models)
         step = augmented(layout, moves, share, share if self.own == "weighted" else np.ones(layout.k))
         return sums, {"w": (x + step).astype(x.dtype), "share": share}

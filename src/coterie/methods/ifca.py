@@ -14,10 +14,9 @@ import numpy as np
 from coterie.codecs.compression import receive_models
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.client_work import LocalRound, ModelTransport, Reply, merge, start_from
 from coterie.methods.local_training.first_models import FirstModels
-from coterie.methods.local_training.rounds import LocalTraining, State, average, client_models
+from coterie.methods.local_training.rounds import LocalTraining, State, average
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.mean_loss import value
@@ -27,7 +26,7 @@ from coterie.options import Option
 def nearest(site: Site, w: Any, transport: ModelTransport) -> tuple[Ints, Floats]:
     """``argmin_j F_i(theta_j)`` (m,), the first of equal ones, and the shared part (m, d1) of that model."""
     models = receive_models(site, w, transport.get("down", "none"))
-    losses = [value(site.objective, client.merge(site, models[:, j], transport)) for j in range(models.shape[1])]
+    losses = [value(site.objective, merge(site, models[:, j], transport)) for j in range(models.shape[1])]
     group = np.argmin(np.nan_to_num(losses, nan=np.inf, posinf=np.inf), axis=0)
     return group, models[np.arange(len(site)), group]
 
@@ -36,24 +35,22 @@ def nearest(site: Site, w: Any, transport: ModelTransport) -> tuple[Ints, Floats
 def choose(site: Site, w: Any, transport: ModelTransport) -> Reply:
     """Line 6; the model is kept, to be trained next."""
     group, model = nearest(site, w, transport)
-    site.state["theta"] = client.start_from(site, model, transport)
+    site.state["theta"] = start_from(site, model, transport)
     return {"group": group}
 
 
 @work
 def best_model(site: Site, w: Any, transport: ModelTransport) -> Reply:
     """The model that fits a client's rows best."""
-    return {"theta": client.merge(site, nearest(site, w, transport)[1], transport)}
+    return {"theta": merge(site, nearest(site, w, transport)[1], transport)}
 
 
 @work
 def update(site: Site, transport: ModelTransport, eta: float, tau: int, B: int, t: int) -> Reply:
     """LocalUpdate: tau steps from the model that was chosen."""
-    start = site.state["theta"]
-    theta = client.train(site, start, eta, tau, t * tau, B)
-    good = client.finite(theta)
-    site.state["theta"] = np.where(good[:, None], theta, start)
-    return client.make_reply(site, theta, transport, good)
+    here, start = LocalRound(site, transport, eta=eta, t=t, B=B), site.state["theta"]
+    theta = here.train(start, tau)
+    return here.reply(theta, kept={"theta": (theta, start)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +64,7 @@ class IFCA(LocalTraining):
     spread: Annotated[
         float, Option("Standard deviation of the first models where the objective has none.", low=0.0)
     ] = 0.1
+    model = staticmethod(best_model)  # that with the least loss; the first one for those that do not answer
 
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round, at models w (k, d), by default drawn; -1: a client in no group yet."""
@@ -93,15 +91,9 @@ class IFCA(LocalTraining):
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Lines 3 to 10: groups first, then one average for each; a group that nobody chose keeps its model."""
-        t, w, group = state["t"], state["w"], state["group"].copy()
-        chosen = fed.ask(choose, to=to, w=w, transport=self.transport)
+        group = state["group"].copy()
+        chosen = fed.ask(choose, to=to, **self.told(choose, state))
         answered = chosen.to[chosen.rows]
         group[answered] = chosen["group"] if chosen else -1
-        over = {"eta": self.rate(t), "tau": self.tau, "B": self.B, "t": t}
-        sums = self.exchange(fed, update, answered, by=group[answered], groups=self.k, **over)
-        return sums, {"w": average(sums, w), "group": group}
-
-    @np.errstate(over="ignore", invalid="ignore")
-    def models(self, fed: Federation, state: State) -> Floats:
-        """Every client's model (m, d): the one with the least loss; the first one for those that do not answer."""
-        return client_models(fed, state, best_model, w=state["w"], transport=self.transport)
+        sums = self.exchange(fed, update, answered, state, by=group[answered], groups=self.k)
+        return sums, {"w": average(sums, state["w"]), "group": group}

@@ -14,10 +14,8 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Ragged, Site, work
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.client_work import LocalRound, Reply, features
 from coterie.methods.local_training.rounds import LocalTraining, Passes, State, patterns
-from coterie.numerics.arrays import Floats
 from coterie.objectives.holdout import halves
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.mixed import padded
@@ -36,27 +34,17 @@ def parts(site: Site, held: float) -> tuple[Any, Any]:
 
 
 @work
-def update(site: Site, w: Floats, transport: ModelTransport, eta: float, E: int, B: int, t: int, held: float) -> Reply:
+def update(site: Site, held: float, **sent: Any) -> Reply:
     """FedAvg's steps, on rows that are not held back."""
-    steps, rest = client.epoch_steps(site, E, B), parts(site, held)[1]
-    theta = client.train(site, client.received(site, w, transport), eta, steps, t * steps, B, objective=rest)
-    return client.make_reply(site, theta, transport, counts=site.weights * sizes(rest))
+    here, rest = LocalRound(site, **sent), parts(site, held)[1]
+    return here.reply(here.train(objective=rest), counts=site.weights * sizes(rest))
 
 
 @work
-def remember(
-    site: Site,
-    w: Floats,
-    transport: ModelTransport,
-    head: list[str],
-    k: int,
-    scale: float,
-    lam: float,
-    held: float,
-) -> Reply:
+def remember(site: Site, head: list[str], k: int, scale: float, lam: float, held: float, **sent: Any) -> Reply:
     """A client's net, lambda_m and memory; lambda_m is the one with the least loss of rows that are held back."""
-    theta, (back, rest), m = client.received(site, w, transport), parts(site, held), len(site)
-    loss, z, y = loss_of(rest, "kNN-Per"), client.features(site, theta, head), rest.targets()
+    theta, (back, rest), m = LocalRound(site, **sent).start, parts(site, held), len(site)
+    loss, z, y = loss_of(rest, "kNN-Per"), features(site, theta, head), rest.targets()
     owner, rows = owned_rows(rest.starts, rest.stops)
     kept = rest.weights[rows] > 0.0
     memory, n = np.concatenate([z, y.reshape(len(y), -1)], axis=1)[kept], np.bincount(owner[kept], minlength=m)
@@ -96,13 +84,10 @@ class KNNPer(LocalTraining):
     ] = 0.0
     E: Passes = 1
     update = staticmethod(update)
-    told = ("E", "B", "held")
 
     def models(self, fed: Federation, state: State) -> Any:
         """Every client's net, lambda_m and memory (m, d + 2 + ...); the net alone where it does not answer."""
-        how = {name: getattr(self, name) for name in ("head", "k", "scale", "lam", "held")}
-        nets = super().models(fed, state)
-        replies = fed.ask(remember, w=state["w"], transport=self.transport, **how)
+        nets, replies = super().models(fed, state), fed.ask(remember, **self.told(remember, state))
         if not replies:
             raise CoterieError("No client told what it remembers: ask again when some answer.")
         found = padded(replies["theta"])

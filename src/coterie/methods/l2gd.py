@@ -21,9 +21,8 @@ import numpy as np
 from coterie.codecs import by_name
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.groups.group_models import address, group_means, group_models
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.groups.group_models import address, group_means, round_of_groups
+from coterie.methods.local_training.client_work import Reply, personal
 from coterie.methods.local_training.rounds import LocalTraining, Smoothness, State, client_models
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
@@ -31,24 +30,12 @@ from coterie.options import Option
 
 
 @work
-def update(
-    site: Site,
-    w: Floats,
-    clusters: bool,
-    transport: ModelTransport,
-    pull: float,
-    eta: float,
-    steps: int,
-    done: int,
-    B: int,
-) -> Reply:
-    """The pull of a communication towards w, then ``steps`` local steps; ``done`` were before them."""
-    towards = group_models(site, w, clusters, transport)
-    theta = site.state.get("theta", towards)
-    new = client.train(site, theta - theta.dtype.type(pull) * (theta - towards), eta, steps, done, B, plain=True)
-    good = client.finite(new)
-    site.state["theta"] = np.where(good[:, None], new, theta)
-    return client.make_reply(site, new, transport, good)
+def update(site: Site, pull: float, steps: int, clusters: bool, **sent: Any) -> Reply:
+    """The pull of a communication towards w, then ``steps`` local steps; t were before them."""
+    here = round_of_groups(site, clusters, **sent)
+    theta = site.state.get("theta", here.start)
+    new = here.train(theta - theta.dtype.type(pull) * (theta - here.start), steps, done=here.t, plain=True)
+    return here.reply(new, kept={"theta": (new, theta)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +91,11 @@ class L2GD(LocalTraining):
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Clients are pulled to what their means made, and step on; clusters not asked keep their mean and weight."""
-        eta, steps, means = self.rate(state["t"]), self.drawn(state["t"]), state["w"]
+        steps, means = self.drawn(state["t"]), state["w"]
         towards = list(((1.0 - self.alpha) * means + self.alpha * self.mean(state)).astype(means.dtype))
         message = address(fed, fed.clients.clusters, towards, to, self.compression.active)
-        how = {"pull": self.pull(eta), "eta": eta, "steps": steps, "done": state["steps"], "B": self.B}
-        sums = fed.total(update, to=to, transport=self.transport, **message, **how)
+        message |= {"pull": self.pull(self.rate(state["t"])), "steps": steps, "t": state["steps"]}
+        sums = self.exchange(fed, update, to, state, **message)
         weight, answered = self.answered_weight(fed, state, sums)
         new = np.stack(towards) + np.stack(group_means(sums, towards)[1])
         new = np.where((answered & (weight > 0.0))[:, None], new, means).astype(means.dtype)
@@ -132,4 +119,4 @@ class L2GD(LocalTraining):
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's own model (m, d); the mean for those that never took part."""
         mean = self.mean(state)
-        return client_models(fed, state | {"w": mean}, client.personal, w=mean, transport=self.transport)
+        return client_models(fed, state | {"w": mean}, personal, w=mean, transport=self.transport)

@@ -9,41 +9,26 @@ mode; here, as in the authors' code, it is evaluation mode.)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from coterie.federation import Site, work
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.client_work import LocalRound, Reply, features
 from coterie.methods.local_training.rounds import LocalTraining, Passes, patterns
-from coterie.numerics.arrays import Floats
 from coterie.objectives.gradient_steps import FeatureTerm
 from coterie.options import Option
 
 
 @work
-def update(
-    site: Site,
-    w: Floats,
-    transport: ModelTransport,
-    eta: float,
-    E: int,
-    B: int,
-    t: int,
-    head: list[str],
-    mu: float,
-    tau: float,
-) -> Reply:
+def update(site: Site, head: list[str], mu: float, tau: float, **sent: Any) -> Reply:
     """PartyLocalTraining; the first time z_prev is z_glob, and nothing is drawn anywhere."""
-    steps, start = client.epoch_steps(site, E, B), client.received(site, w, transport)
-    before = site.state.get("theta", start)
-    z = np.stack([client.features(site, theta, head) for theta in (start, before)], axis=1)
+    here = LocalRound(site, **sent)
+    before = site.state.get("theta", here.start)
+    z = np.stack([features(site, theta, head) for theta in (here.start, before)], axis=1)
     beside = FeatureTerm("contrast", tuple(head), mu, z, np.ones(len(z)), tau)
-    theta = client.train(site, start, eta, steps, t * steps, B, beside=beside)
-    good = client.finite(theta)
-    site.state["theta"] = np.where(good[:, None], theta, before)
-    return client.make_reply(site, theta, transport, good)
+    theta = here.train(beside=beside)
+    return here.reply(theta, kept={"theta": (theta, before)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,4 +41,3 @@ class MOON(LocalTraining):
     tau: Annotated[float, Option("Its temperature.", above=0.0)] = 0.5
     E: Passes = 1
     update = staticmethod(update)
-    told = ("E", "B", "head", "mu", "tau")

@@ -14,9 +14,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from coterie.federation import Federation, Site, work
-from coterie.methods.fedavg import finetune
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.fedavg import tuned
+from coterie.methods.local_training.client_work import LocalRound, Reply, train
 from coterie.methods.local_training.rounds import LocalTraining, Passes, Smoothness, State, client_models
 from coterie.numerics.arrays import Floats
 from coterie.objectives.parameters import parameter_mask, statistics_mask
@@ -24,23 +23,22 @@ from coterie.options import Option
 
 
 @work
-def update(
-    site: Site, w: Floats, transport: ModelTransport, eta: float, E: int, B: int, t: int, alpha: float, delta: float
-) -> Reply:
+def update(site: Site, alpha: float, delta: float, **sent: Any) -> Reply:
     """Lines 5 to 9: every step looks at rows D, D' and D'', the last for the Hessian."""
-    steps, x = client.epoch_steps(site, E, B), np.array(client.received(site, w, transport))
+    here = LocalRound(site, **sent)
+    steps, x, eta, B = here.steps, np.array(here.start), here.eta, here.B
     moves = ~(parameter_mask(site.objective) | statistics_mask(site.objective))
     for s in range(int(steps.max(initial=0))):
         on = slice(None) if s < steps.min() else np.flatnonzero(steps > s)  # of all, nothing is copied
-        here, done = site.take(on), t * steps[on] + s
-        inner = client.train(here, x[on], alpha, 1, done, B, plain=True)
-        move = client.train(here, inner, eta, 1, done, B, "meta rows", plain=True) - inner  # -eta times the gradient
+        some, done = site.take(on), here.t * steps[on] + s
+        inner = train(some, x[on], alpha, 1, done, B, plain=True)
+        move = train(some, inner, eta, 1, done, B, "meta rows", plain=True) - inner  # -eta times the gradient
         if delta > 0.0 and eta > 0.0:
             ends = [x[on] + sign * (delta / eta) * move * moves for sign in (1.0, -1.0)]
-            behind, ahead = (y - client.train(here, y, 1.0, 1, done, B, "curvature rows", plain=True) for y in ends)
+            behind, ahead = (y - train(some, y, 1.0, 1, done, B, "curvature rows", plain=True) for y in ends)
             move += eta * alpha * (ahead - behind) / (2.0 * delta) * moves
         x[on] += move
-    return client.make_reply(site, x, transport)
+    return here.reply(x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,6 @@ class PerFedAvg(LocalTraining):
     E: Passes = 1
     finetune: Annotated[int, Option("Steps of alpha that every client takes at the end.", low=0)] = 1
     update = staticmethod(update)
-    told = ("E", "B", "alpha", "delta")
 
     @classmethod
     def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,5 +69,4 @@ class PerFedAvg(LocalTraining):
     @np.errstate(over="ignore", invalid="ignore")
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's model (m, d) after its own steps."""
-        over: State = {"eta": self.alpha, "steps": self.finetune, "B": self.B}
-        return client_models(fed, state, finetune, w=state["w"], transport=self.transport, **over)
+        return client_models(fed, state, tuned, **self.told(tuned, state) | {"eta": self.alpha})

@@ -8,13 +8,12 @@ and trains from there on ``F_i(w) + lambda (1 - cos(w, u_i))``. (PFLlib does not
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
 from coterie.federation import Site, work
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.client_work import LocalRound, Reply, train
 from coterie.methods.local_training.own_models import OwnModels
 from coterie.methods.local_training.rounds import Passes, State
 from coterie.numerics.arrays import Floats, Ints
@@ -29,21 +28,22 @@ def cosines(a: Floats, b: Floats) -> Floats:
 
 
 @work
-def update(site: Site, w: Floats, transport: ModelTransport, eta: float, E: int, B: int, t: int, lam: float) -> Reply:
+def update(site: Site, lam: float, **sent: Any) -> Reply:
     """Local steps from u_i; the cosine's gradient is that of where each step begins."""
-    steps, u = client.epoch_steps(site, E, B), client.received(site, w, transport)
+    here = LocalRound(site, **sent)
     if not lam:
-        return client.make_reply(site, client.train(site, u, eta, steps, t * steps, B), transport)
-    shared, theta = ~client.personal_mask(site, transport), np.array(u)
+        return here.reply(here.train())
+    steps, u, shared = here.steps, here.start, ~here.own
+    theta = np.array(u)
     for s in range(int(steps.max(initial=0))):
         on = np.flatnonzero(steps > s)
         x, v = (np.where(shared, a[on], 0.0) for a in (theta, u))
         nx, nv = (np.maximum(np.linalg.norm(a, axis=1, keepdims=True), 1e-30) for a in (x, v))
         cos = np.sum(x / nx * (v / nv), axis=1, keepdims=True)
         shift = (-lam / nx * (v / nv - cos * x / nx)).astype(theta.dtype)
-        here, done = site.take(on), t * steps[on] + s
-        theta[on] = client.train(here, theta[on], eta, 1, done, B, shift=shift, plain=True)
-    return client.make_reply(site, theta, transport)
+        some, done = site.take(on), here.t * steps[on] + s
+        theta[on] = train(some, theta[on], here.eta, 1, done, here.B, shift=shift, plain=True)
+    return here.reply(theta)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,6 @@ class PFedGraph(OwnModels):
     alpha: Annotated[float, Option("Strength with which weights are held at shares of rows.", above=0.0)] = 0.8
     lam: Annotated[float, Option("lambda: how strongly models keep the direction of what was sent.", low=0.0)] = 0.01
     update = staticmethod(update)
-    told = ("E", "B", "lam")
 
     def weigh(self, state: State, known: Ints) -> Floats:
         """The collaboration graph, a row at a time, exactly."""

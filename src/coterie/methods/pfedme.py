@@ -10,37 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
-
 from coterie.federation import Federation, Site, Sums, work
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.client_work import LocalRound, Reply, personal, train
 from coterie.methods.local_training.rounds import LocalTraining, Smoothness, State
-from coterie.numerics.arrays import Floats, Ints
+from coterie.numerics.arrays import Ints
 from coterie.options import Option
 
 
 @work
-def update(
-    site: Site,
-    w: Floats,
-    transport: ModelTransport,
-    t: int,
-    lam: float,
-    eta: float,
-    alpha: float,
-    K: int,
-    R: int,
-    B: int,
-) -> Reply:
+def update(site: Site, lam: float, alpha: float, K: int, R: int, **sent: Any) -> Reply:
     """Lines 4 to 9: R times, theta_i nearly minimises (7) on one batch, and w_i goes along the envelope's gradient."""
-    start = local = theta = client.received(site, w, transport)
+    here = LocalRound(site, **sent)
+    local = theta = here.start
     for r in range(R):
-        theta = client.train(site, theta, alpha, K, t * R + r, B, anchor=local, pull=lam, fresh=False)
-        local = local - eta * lam * (local - theta)
-    good = client.finite(theta, local)
-    site.state["theta"] = np.where(good[:, None], theta, site.state.get("theta", start))
-    return client.make_reply(site, local, transport, good, site.weights)
+        theta = train(site, theta, alpha, K, here.t * R + r, here.B, anchor=local, pull=lam, fresh=False)
+        local = local - here.eta * lam * (local - theta)
+    return here.reply(local, counts=site.weights, kept={"theta": (theta, site.state.get("theta", here.start))})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +41,8 @@ class PFedMe(LocalTraining):
     K: Annotated[int, Option("Steps that make theta_i, all on one batch.", low=1)] = 5
     R: Annotated[int, Option("How often theta_i is made in a round.", low=1)] = 1
     beta: Annotated[float, Option("``w <- (1 - beta) w + beta mean_i w_i`` at the server.", above=0.0)] = 1.0
-    model = staticmethod(client.personal)  # theta_i; w for those that never took part
+    model = staticmethod(personal)  # theta_i; w for those that never took part
     update = staticmethod(update)
-    told = ("lam", "alpha", "K", "R", "B")
 
     @classmethod
     def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:

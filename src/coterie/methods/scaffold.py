@@ -14,8 +14,16 @@ import numpy as np
 
 from coterie.federation import Federation, Site, Sums, work
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.local_training import client_work as client
-from coterie.methods.local_training.client_work import ModelTransport, Reply
+from coterie.methods.local_training.client_work import (
+    GOOD,
+    LocalRound,
+    ModelTransport,
+    Reply,
+    columns,
+    finite,
+    personal_mask,
+    weight,
+)
 from coterie.methods.local_training.rounds import Smoothness, State, average, but_statistics
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.gradient_steps import Draws
@@ -28,10 +36,10 @@ from coterie.options import Option
 @work
 def begin(site: Site, transport: ModelTransport) -> Reply:
     """Line 1: every c_i is zero; the weights of all clients together are the paper's N."""
-    shape = len(site), int(np.sum(~client.personal_mask(site, transport)))
+    shape = len(site), int(np.sum(~personal_mask(site, transport)))
     site.state["c"] = np.zeros(shape, dtype=precision(site.objective))
-    site.state["n"] = client.weight(site)
-    return {"N": client.weight(site)}
+    site.state["n"] = weight(site)
+    return {"N": weight(site)}
 
 
 def gradients(site: Site, steps: Ints) -> Floats:
@@ -44,28 +52,26 @@ def gradients(site: Site, steps: Ints) -> Floats:
 
 
 @work
-def update(
-    site: Site, w: Floats, transport: ModelTransport, c: Floats, eta: float, E: int, B: int, t: int, option: int
-) -> Reply:
+def update(site: Site, c: Floats, option: int, **sent: Any) -> Reply:
     """Lines 6 to 13. A client that cannot go on takes what it added to c back, and its weight out of N."""
-    steps, shared = client.epoch_steps(site, E, B), ~client.personal_mask(site, transport)
-    x = client.received(site, w, transport)
+    here = LocalRound(site, **sent)
+    x, shared = here.start, ~here.own
     own = site.state.get("c", np.zeros((len(site), len(c)), dtype=x.dtype))
     shift = (c - own).astype(x.dtype, copy=False)
     if not shared.all():
         shift, at_shared = np.zeros(x.shape, dtype=x.dtype), shift
         shift[:, shared] = at_shared
-    y = client.train(site, x, eta, steps, t * steps, B, shift=shift, plain=True)
+    y = here.train(shift=shift, plain=True)
     if option == 1:
         site.count(gradients=len(site))
         plus = gradient(site.objective, x, Draws.of_all(len(site)))[:, shared]
     else:
-        way = (eta * gradients(site, steps))[:, None].astype(x.dtype)
-        plus = own - c + client.columns(x - y, shared) / way if eta > 0.0 else own
-    reply = client.make_reply(site, y, transport, client.finite(y, plus))
-    good, before = site.state["verdict"] == client.GOOD, site.state.get("n", np.zeros(len(site)))
+        way = (here.eta * gradients(site, here.steps))[:, None].astype(x.dtype)
+        plus = own - c + columns(x - y, shared) / way if here.eta > 0.0 else own
+    reply = here.reply(y, finite(y, plus))
+    good, before = site.state["verdict"] == GOOD, site.state.get("n", np.zeros(len(site)))
     site.state["c"] = plus = np.where(good[:, None], plus, 0.0).astype(x.dtype)
-    site.state["n"] = n = np.where(good, client.weight(site), 0.0)
+    site.state["n"] = n = np.where(good, weight(site), 0.0)
     change = (n[:, None] * plus - before[:, None] * own).astype(x.dtype)
     return reply | {"c": change, "N": n - before}
 
@@ -102,9 +108,8 @@ class Scaffold(FedAvg):
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Lines 3 to 17."""
-        t, x, c, N = state["t"], state["w"], state["c"], state["N"]
-        over: State = {"eta": self.rate(t), "E": self.E, "B": self.B, "t": t, "option": self.option}
-        sums = self.exchange(fed, update, to, x, c=c, **over)
+        x, c, N = state["w"], state["c"], state["N"]
+        sums = self.exchange(fed, update, to, state)
         if not sums:
             return sums, {}
         mean, now = average(sums, x), N + float(sums["N"])

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Federation, Site, work
-from coterie.methods.groups.group_models import address, client_weights, group_models
-from coterie.methods.local_training.client_work import ModelTransport, Reply, finite, personal_mask
+from coterie.methods.groups.group_models import address, client_weights, round_of_groups
+from coterie.methods.local_training.client_work import ModelTransport, Reply, finite
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, over
 from coterie.objectives.gradient_steps import Draws
@@ -50,7 +50,8 @@ def observe(
     All times its weight (the variance times its square), to be added up in groups; nothing where one is not finite. No
     codec is used: ``uncompressed`` is what other work calls ``transport``, of the layers that stay.
     """
-    theta, travels = group_models(site, w, clusters, uncompressed), ~personal_mask(site, uncompressed)
+    here = round_of_groups(site, clusters, w, transport=uncompressed)
+    theta, travels = here.start, ~here.own
     m, keys = len(site), keyed_random.starts(site.seed, STREAM, site.ids)
     every = bounded_gradient(site.objective, theta, keys, rows)
     first = np.full(m, t * R, dtype=np.int64)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, PerRow, Ragged, Site, Sums, work
-from coterie.methods.local_training.client_work import ModelTransport, Reply, received
+from coterie.methods.local_training.client_work import LocalRound, ModelTransport, Reply
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives import parameters
 from coterie.objectives.mean_loss import sizes
@@ -112,15 +112,15 @@ def client_weights(site: Site, weigh: str) -> Floats:
     return np.asarray(site.weights * (rows if weigh == "rows" else rows > 0.0))
 
 
-def group_models(site: Site, w: Floats, clusters: bool, transport: ModelTransport) -> Floats:
-    """Every client's model (m, d), its own layers put in, from w: a row for each cluster or for each client."""
-    return received(site, w[site.clusters] if clusters else w, transport)
+def round_of_groups(site: Site, clusters: bool, w: Any, **sent: Any) -> LocalRound:
+    """A round that begins at w, a row for each of the site's ``clusters`` or for each client."""
+    return LocalRound(site, w=w[site.clusters] if clusters else w, **sent)
 
 
 @work
-def client_models(site: Site, w: Floats, clusters: bool, transport: ModelTransport) -> Reply:
-    """Every client's model."""
-    return {"theta": group_models(site, w, clusters, transport)}
+def client_models(site: Site, clusters: bool, **sent: Any) -> Reply:
+    """Every client's model (m, d), its own layers put in."""
+    return {"theta": round_of_groups(site, clusters, **sent).start}
 
 
 def group_of_clients(fed: Federation, group: Any) -> Ints:

@@ -7,7 +7,9 @@ so that a coordinator can ask for names when sums say that there are any.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypedDict
 
 import numpy as np
@@ -122,9 +124,8 @@ def train(
 ) -> Floats:
     """Take ``steps`` from ``start`` (m, d) on clients' mean losses, and what is ``beside`` them (:class:`Walk`).
 
-    The losses are those of the site's objective, unless of another of the same clients.
-
-    ``done`` steps came before them, which keys the rows that they draw; these and eta are numbers, or (m,).
+    The losses are those of the site's objective, unless of another of the same clients. ``done`` steps came before
+    them, which keys the rows that they draw; these and eta are numbers, or (m,).
     """
     by = _walk(site, eta, steps, done, batch, stream, **beside)
     site.count(gradients=int(by.steps.sum()))
@@ -184,6 +185,63 @@ def make_reply(
         shared = np.where(good[:, None], shared, 0.0) if len(bad) else shared
         reply["x"] = w.astype(theta.dtype)[:, None] * shared
     return reply | {"w": w, "diverged": 1.0 * (verdict == DIVERGED), "broken": 1.0 * (verdict == BROKEN)}
+
+
+@dataclass
+class LocalRound:
+    """A round at clients: the models that they were sent, steps from there, and what they answer.
+
+    ``LocalRound(site, **sent)`` takes what clients are sent in every round, and work names what its method adds to it.
+    """
+
+    site: Site
+    transport: ModelTransport
+    w: Any = None  # the shared layers, of all clients or of each
+    eta: Any = 0.0  # step size, one or (m,)
+    t: Any = 0  # rounds before this one, one or (m,)
+    B: int = 0  # rows of a step; 0 takes all
+    E: int = 1  # passes over a client's rows
+
+    @cached_property
+    def start(self) -> Floats:
+        """Every client's model (m, d) as it was sent, with its own layers."""
+        return received(self.site, self.w, self.transport)
+
+    @cached_property
+    def own(self) -> Bools:
+        """Which parameters (d,) never leave a client."""
+        return personal_mask(self.site, self.transport)
+
+    @cached_property
+    def steps(self) -> Ints:
+        """The steps (m,) of E passes."""
+        return epoch_steps(self.site, self.E, self.B)
+
+    def train(
+        self, start: Floats | None = None, steps: Any = None, stream: str = "rows", done: Any = None, **beside: Any
+    ) -> Floats:
+        """Steps on rows that no other round draws, by default E passes from ``start``: see :func:`train`."""
+        start, steps = self.start if start is None else start, self.steps if steps is None else steps
+        done = self.t * steps if done is None else done
+        return train(self.site, start, self.eta, steps, done, self.B, stream, **beside)
+
+    def reply(
+        self,
+        theta: Floats,
+        good: Any = None,
+        counts: Floats | None = None,
+        kept: Mapping[str, tuple[Floats, Floats]] | None = None,
+    ) -> Reply:
+        """What clients send of theta: see :func:`make_reply`; of values ``kept`` by name, (new, old), the new are good.
+
+        By default clients are good whose model, and what they keep, is ``finite``.
+        """
+        if kept:
+            others = [new for new, _ in kept.values() if new is not theta]
+            good = finite(theta, *others) if good is None else good
+            for name, (new, old) in kept.items():
+                self.site.state[name] = np.where(good[:, None], new, old)
+        return make_reply(self.site, theta, self.transport, good, counts)
 
 
 @work

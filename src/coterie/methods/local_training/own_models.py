@@ -53,13 +53,12 @@ class OwnModels(LocalTraining):
         if len(known) > 1:
             weights[np.ix_(known, known)] = self.weigh(state, known)
         mixed = (weights[to] @ state["w"]).astype(state["w"].dtype)
-        told = {name: getattr(self, name) for name in self.told}
-        return self.received(fed, state, to, weights, w=PerRow(mixed), eta=self.rate(state["t"]), **told)
+        return self.received(fed, state, to, weights, w=PerRow(mixed))
 
     def received(self, fed: Federation, state: State, to: Ints, weights: Floats, **message: Any) -> tuple[Sums, State]:
         """What the clients ``to`` send, one by one, and the state with their models."""
         n = len(state["w"])
-        sums = self.exchange(fed, self.update, to, by=to, groups=n, t=state["t"], **message)
+        sums = self.exchange(fed, self.update, to, state, by=to, groups=n, **message)
         counts = np.where(sums["w"] > 0.0, sums["w"], state["counts"]) if sums else state["counts"]
         return sums, {"w": average(sums, state["w"]), "counts": counts, "weights": weights}
 

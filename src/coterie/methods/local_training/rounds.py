@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cache
+from inspect import signature
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from coterie.codecs import codec_option
 from coterie.codecs.compression import CompressedFederation, Compression
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, joined
 from coterie.federation import Federation, Sums
 from coterie.methods.local_training import client_work as client
 from coterie.methods.local_training.client_work import ModelTransport
@@ -91,20 +93,25 @@ class LocalTraining(Checked, Stepwise):
     down: Annotated[str, codec_option("Codec of what clients are sent.")] = "none"
     model: ClassVar[Any] = staticmethod(client.current_model)  # which work tells a client's model in the end
     update: ClassVar[Any]  # what clients do in a round
-    told: ClassVar[tuple[str, ...]] = ()  # options that they are told for it, beside the step size and the round
     joins: ClassVar[str] = ""  # what is done with a client that comes later: see ``new_client``
     bends: ClassVar[str] = ""  # which option bends the losses of local steps beside their own curvature
+    longer: ClassVar[tuple[str, int] | None] = None  # an option for local steps, and how many a table asks for
+    without: ClassVar[tuple[str, str]] = ("", "")  # why some options keep their defaults, and their names
     strict: Annotated[bool, Option("Whether a client that diverges, or has no gradient, ends the run.")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        (why, names), usual = self.without, {f.name: f.default for f in fields(LocalTraining)}
+        if any(getattr(self, name) != usual[name] for name in names.split()):
+            raise CoterieError(f"{why}: leave {joined(names.split())} out.")
         if self.schedule is not None:
             self.rate(0)
 
     @classmethod
     def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:
         """Options that losses of a known smoothness ask for, given the others: steps stable at every client."""
-        return {"eta": 1.0 / (losses.L + (how[cls.bends] if cls.bends else 0.0))}
+        eta = 1.0 / (losses.L + (how[cls.bends] if cls.bends else 0.0))
+        return {"eta": eta} | ({} if cls.longer is None else dict([cls.longer]))
 
     @property
     def notes(self) -> list[str]:
@@ -158,21 +165,30 @@ class LocalTraining(Checked, Stepwise):
         """The shared part of the first model, where the user gives none."""
         return start.shared_layers(start.models[0])
 
+    def told(self, work: Any, state: State) -> State:
+        """What clients are told for a work: what its parameters name, of options, of the state, and of every round."""
+        out: State = {}
+        for name in _parameters(work):
+            if name == "eta":
+                out[name] = self.rate(state["t"])
+            elif hasattr(self, name) or name in state:
+                out[name] = getattr(self, name) if hasattr(self, name) else state[name]
+        return out
+
+    @np.errstate(over="ignore", invalid="ignore")
     def models(self, fed: Federation, state: State) -> Any:
         """Every client's model (m, d): of its own, or what is shared as it is now, with its personal layers."""
         if self.model is client.current_model:
             return current_models(fed, state, self.transport)
-        return client_models(fed, state, self.model, w=state["w"], transport=self.transport)
+        return client_models(fed, state, self.model, **self.told(self.model, state))
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """One round with the clients ``to``: what they sent, added up, and what changes in the state.
 
         Unless overridden, w becomes the mean of what clients make of it, by what they count; the others rest.
         """
-        t, w = state["t"], state["w"]
-        told = {name: getattr(self, name) for name in self.told}
-        sums = self.exchange(fed, self.update, to, w, eta=self.rate(t), t=t, **told)
-        return sums, {"w": average(sums, w)}
+        sums = self.exchange(fed, self.update, to, state)
+        return sums, {"w": average(sums, state["w"])}
 
     def chosen(self, fed: Federation, state: State, free: Ints) -> Ints:
         """Who takes part in a round, of the clients that are ``free``: a share C of them, of those who are there."""
@@ -180,10 +196,9 @@ class LocalTraining(Checked, Stepwise):
         there = free[available(ids[free], t, self.online, self.stay, self.seed)]
         return participants(ids, there, t, self.C, self.seed, len(free))
 
-    def exchange(self, fed: Federation, work: Any, to: Ints, w: Floats | None = None, **message: Any) -> Sums:
-        """What the clients ``to`` send after ``work``, added up (by groups: ``by`` and ``groups`` as in ``total``)."""
-        model: dict[str, Any] = {} if w is None else {"w": w}
-        return fed.total(work, to=to, transport=self.transport, **model, **message)
+    def exchange(self, fed: Federation, work: Any, to: Ints, state: State, **more: Any) -> Sums:
+        """What the clients ``to`` send after ``work``, added up; ``more`` is said to them, or to ``total``, instead."""
+        return fed.total(work, to=to, **self.told(work, state) | more)
 
     @np.errstate(over="ignore", invalid="ignore")  # a divergence is found and named
     def step(self, fed: Federation, state: State) -> State:
@@ -202,6 +217,14 @@ class LocalTraining(Checked, Stepwise):
             sums, new = self.round(fed, state, to)
         verdict = quarantine_failed(fed, state, sums, new, self.strict)
         return state | verdict if "status" in verdict else state | new | verdict | {"t": t + 1}
+
+
+@cache
+def _parameters(work: Any) -> tuple[str, ...]:
+    """What a work is told beside its site: with ``**sent`` also what a ``LocalRound`` is made of."""
+    names = signature(work).parameters
+    every = any(one.kind is one.VAR_KEYWORD for one in names.values())
+    return (*names, *(f.name for f in fields(client.LocalRound) if every))
 
 
 def average(sums: Sums, w: Floats) -> Floats:
