@@ -268,4 +268,4 @@ def ready(engine: Mapping[str, Any]) -> AbstractContextManager[None]:
         return nullcontext()
     from coterie.engines.ray import actors
 
-    return actors.kept(engine.get("address"))
+    return actors.kept(engine.get("address"), engine.get("sites", 2))

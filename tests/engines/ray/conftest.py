@@ -62,6 +62,7 @@ def pool(monkeypatch):
     fresh, taken = ActorSlots._start, []
 
     def start(slots):
+        slots._actor["num_cpus"] = 0  # actors that others have left reserve nothing
         actor = FREE.pop() if FREE else fresh(slots)
         actor.run.remote(find_tests)  # of one that was killed too
         taken.append(actor)

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.engines.ray import actors
+from coterie.engines.ray import Ray, actors
 from coterie.errors import CoterieError
 from coterie.methods.registry import METHODS
 from tests.cells import fitted, numbers, schools
+from tests.contract.cases import quadratic
 
-pytest.importorskip("ray")
+ray = pytest.importorskip("ray")
 
 
 CELLS = [
@@ -44,3 +45,15 @@ def test_without_ray_the_sentence_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(CoterieError, match=r"coterie\[ray\]"):
         coterie.fit(schools(), "y ~ x", "school", engine="ray", splits=0)
+
+
+def test_actors_that_find_no_cpu_end_in_a_sentence(monkeypatch, caplog):
+    problem = quadratic(6)
+    monkeypatch.setattr(actors, "_TOLD", 0.2)
+    monkeypatch.setattr(actors, "_NODES", 0.4)
+    with pytest.raises(CoterieError, match=r"\d of 3 actors did not begin in 0.4 s: each asks for 2 CPU, and Ray has"):
+        Ray(problem.objective, problem.clusters, ids=problem.ids, sites=3, actor={"num_cpus": 2})
+    assert any("actors wait for 2 CPU each" in record.getMessage() for record in caplog.records)
+    monkeypatch.undo()
+    with Ray(problem.objective, problem.clusters, ids=problem.ids, sites=2):  # what was asked for is free again
+        assert ray.available_resources().get("CPU", 0.0) == 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +29,10 @@ _AGAIN = 60.0  # seconds in which an actor that died must be back, or its site c
 _WAIT = 60.0
 """Seconds in which an earlier process of a site must be gone, such as the one that died where an actor comes back."""
 
+_TOLD, _NODES = 20.0, 900.0
+"""Seconds after which it is said that actors wait for CPUs of the cluster, and after which they do so no longer."""
+
+log = logging.getLogger(__name__)
 _begun: list[int] = [0]
 _FREE: ContextVar[list[Any] | None] = ContextVar("free", default=None)
 """Actors that federations have left, inside :func:`kept`."""
@@ -41,10 +46,11 @@ def library() -> Any:
         raise CoterieError("Sites in Ray actors need Ray: pip install 'coterie[ray]'.") from None
 
 
-def join(address: str | None) -> bool:
+def join(address: str | None, cpus: float = 0.0) -> bool:
     """Join the Ray cluster at ``address``, or begin one here; whether :func:`leave` has to end it.
 
-    Where Ray is initialised already, that one is used. Nothing is printed, and no usage is reported.
+    Where Ray is initialised already, that one is used. One that begins here has no fewer than ``cpus``, whatever the
+    machine has. Nothing is printed, and no usage is reported.
     """
     ray = library()
     if ray.is_initialized():
@@ -54,7 +60,7 @@ def join(address: str | None) -> bool:
     logging.getLogger("ray").setLevel(logging.ERROR)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None and "RAY_ADDRESS" not in os.environ:
-        quiet["include_dashboard"] = False
+        quiet |= {"include_dashboard": False, "num_cpus": max(math.ceil(cpus), os.cpu_count() or 1)}
     try:
         ray.init(address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as problem:
@@ -73,12 +79,12 @@ def leave() -> None:
 
 
 @contextmanager
-def kept(address: str | None) -> Iterator[None]:
+def kept(address: str | None, sites: int) -> Iterator[None]:
     """Ray, joined once: a federation that begins inside takes the actors that others have left, which end with this."""
     if _FREE.get() is not None:
         yield
         return
-    begun, free = join(address), list[Any]()
+    begun, free = join(address, sites), list[Any]()
     token = _FREE.set(free)
     try:
         yield
@@ -156,18 +162,44 @@ class ActorSlot:
         self.shard.write(path, theta, state.get("cov") if cov is None else cov)
 
 
+ASKED: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
+"""Ray's options for an actor, where others are not given."""
+
+
 class ActorSlots:
     """The actors of all n sites, with Ray's options for one, such as ``{"num_cpus": 4, "memory": 8e9}``."""
 
     def __init__(self, n: int, actor: Mapping[str, Any]) -> None:
-        self._actor = {"num_cpus": 0, "scheduling_strategy": "SPREAD"} | dict(actor)
+        self._actor = ASKED | dict(actor)
         self._free = None if actor else _FREE.get()
         self.actors = [self._start() for _ in range(n)]
         self._opening: list[tuple[Any, ...]] = [()] * n
         self._down: set[int] = set()
+        try:
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
 
     def __len__(self) -> int:
         return len(self.actors)
+
+    def _wait(self) -> None:
+        """Wait until all actors are there: a cluster may have to grow first, of which who waits is told."""
+        ray, each = library(), self._actor["num_cpus"]
+        waiting = [actor.run.remote(os.getpid) for actor in self.actors]
+        for seconds in (_TOLD, _NODES - _TOLD):
+            waiting = ray.wait(waiting, num_returns=len(waiting), timeout=seconds)[1] if waiting else []
+            free = ray.available_resources().get("CPU", 0.0) if waiting else 0.0
+            if waiting and free < each:
+                said = f"{len(waiting)} of {len(self)} actors wait for {each:g} CPU each, and Ray has {free:g} free"
+                log.warning("%s: the run goes on when its cluster has grown.", said)
+        if waiting:
+            raise CoterieError(
+                f"{len(waiting)} of {len(self)} actors did not begin in {_NODES:g} s: each asks for {each:g} CPU, and "
+                f"Ray has {free:g} free. Take fewer sites, let others end, add nodes, or let actors ask for less "
+                '(actor={"num_cpus": 0.5}).'
+            )
 
     def _start(self) -> Any:
         if self._free:

@@ -54,7 +54,7 @@ class Ray(Coordinator):
     threads : int, default 1
         Blocks that run at a time, at each site.
     actor : mapping, optional
-        Ray's options for an actor, such as ``{"num_cpus": 4}`` or ``{"memory": 8e9}``.
+        Ray's options for an actor, such as ``{"num_cpus": 4}`` or ``{"memory": 8e9}``; by default it reserves one CPU.
 
     Notes
     -----
@@ -102,7 +102,7 @@ class Ray(Coordinator):
             known = roster(m, clusters, ids), parts(m, sites)
             makes, n = [pickle.loads] * len(known[1]), len(known[1])
             each = known[0].clusters, shares(m, weights), known[0].ids
-        self._begun = actors.join(address)
+        self._begun = actors.join(address, n * (actors.ASKED | dict(actor or {}))["num_cpus"])
         try:
             self._slots = ActorSlots(n, actor or {})
             if isinstance(objective, Asked):
