@@ -16,17 +16,9 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-    load_pem_public_key,
-    load_ssh_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PrivateFormat, PublicFormat, load_pem_public_key
 
 from coterie import files
 from coterie.errors import CoterieError
@@ -240,9 +232,10 @@ def ends(path: Path) -> datetime | None:
 
 
 def _loaded(path: Path) -> Any:
-    data = path.read_bytes()
+    data, pem = path.read_bytes(), serialization.load_pem_private_key
+    load = serialization.load_ssh_private_key if b"OPENSSH" in data[:40] else pem
     try:
-        return (load_ssh_private_key if b"OPENSSH" in data[:40] else load_pem_private_key)(data, None)
+        return load(data, None)
     except (ValueError, TypeError) as problem:
         raise CoterieError(f"'{path}' is no private key: delete it, and ask for a certificate again.") from problem
 
@@ -252,7 +245,7 @@ def _new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def _written(key: Any, form: PrivateFormat = PrivateFormat.PKCS8) -> bytes:
-    return bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))
+    return bytes(key.private_bytes(Encoding.PEM, form, serialization.NoEncryption()))
 
 
 def _name(text: str) -> x509.Name:

@@ -13,26 +13,13 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
+from coterie.data import partition as deals
 from coterie.data.array_input import arrays, as_array, as_labels, as_numbers, is_table
 from coterie.data.columns import at_rows
 from coterie.data.images import rotated
 from coterie.data.labels import encode
 from coterie.data.net_inputs import as_inputs, hashed, is_plain, several
-from coterie.data.partition import (
-    ClientRows,
-    Partition,
-    PartitionedRows,
-    by_column,
-    dirichlet,
-    extended_dirichlet,
-    iid,
-    noisy,
-    partition_rows,
-    pathological,
-    quantity,
-    shards,
-    shuffled,
-)
+from coterie.data.partition import ClientRows, Partition, PartitionedRows, partition_rows, shuffled
 from coterie.data.readers import Columns, read
 from coterie.data.splits import TEST, VALIDATION, RowSplits
 from coterie.errors import CoterieError, nearest, plural
@@ -158,7 +145,7 @@ def federated(config: Config, seed: int) -> Federated:
     if data["partition"] == "feature-noise":
         if not is_plain(X):
             raise CoterieError("Partition 'feature-noise' adds noise to one array of numbers, and X has several.")
-        X = noisy(X, partition.client, partition.row, data["clients"], data["sigma"], seed)
+        X = deals.noisy(X, partition.client, partition.row, data["clients"], data["sigma"], seed)
     partitioned = partition.take_sorted(X, table["y"][partition.row])
     weights = _weights(table, data["weights"])
     train, test = _weighted(partitioned, None if weights is None else weights[partition.row])
@@ -230,32 +217,32 @@ def _channels(data: Federated, name: str) -> Federated:
     return replace(data, train=train, test=test)
 
 
-_DEALS: dict[str, Callable[..., Partition]] = {
-    "iid": lambda y, m, data, *how: iid(len(y), m, *how),
-    "dirichlet": lambda y, m, data, *how: dirichlet(y, m, data["alpha"], data["least"], *how),
-    "extended-dirichlet": lambda y, m, data, *how: extended_dirichlet(
-        y, m, data["alpha"], data["each"], data["least"], *how
-    ),
-    "quantity": lambda y, m, data, *how: quantity(len(y), m, data["alpha"], data["least"], *how),
-    "pathological": lambda y, m, data, *how: pathological(y, m, data["each"], *how),
-    "shards": lambda y, m, data, *how: shards(y, m, data["shards"], *how),
-    "feature-noise": lambda y, m, data, *how: iid(len(y), m, *how),
+_DEALS: dict[str, tuple[Callable[..., Partition], tuple[str, ...]]] = {
+    "iid": (deals.iid, ()),
+    "dirichlet": (deals.dirichlet, ("alpha", "least")),
+    "extended-dirichlet": (deals.extended_dirichlet, ("alpha", "each", "least")),
+    "quantity": (deals.quantity, ("alpha", "least")),
+    "pathological": (deals.pathological, ("each",)),
+    "shards": (deals.shards, ("shards",)),
+    "feature-noise": (deals.iid, ()),
 }
-"""How rows are dealt, by the name of a partition."""
+"""How rows are dealt, and the keys of [data] that say more of it, by the name of a partition."""
 
 
 def _partition(data: dict[str, Any], table: Table, seed: int) -> Partition:
     """Who gets which row."""
     kind, m, share, y = data["partition"], data["clients"], data["test"], table["y"]
     if kind in _DEALS:
-        return _DEALS[kind](y, m, data, seed, share)
+        deal, keys = _DEALS[kind]
+        rows = len(y) if deal in (deals.iid, deals.quantity) else y
+        return deal(rows, m, *(data[key] for key in keys), seed, share)
     name = data["column"] or "client"
     if name not in table:
         hint = nearest(name, table) or f" There are {', '.join(table)}."
         raise CoterieError(f"The data have no array '{name}' that says whose row it is.{hint}")
     if table[name].ndim > 1:
         raise CoterieError(f"The array '{name}' has the shape {table[name].shape}: give one client for each row.")
-    return by_column(table[name], seed, share)
+    return deals.by_column(table[name], seed, share)
 
 
 def _groups(partition: Partition, label: Array) -> tuple[Ints, tuple[str, ...]]:

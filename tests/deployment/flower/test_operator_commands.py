@@ -33,7 +33,7 @@ def test_a_deployed_run_gives_what_it_gives_in_process(sites, tmp_path):
 
 def test_a_run_that_began_and_ended_between_two_looks_is_not_said_to_have_failed(tmp_path, monkeypatch):
     ended = {"runs": [{"status": "finished:completed", "status-details": "N/A"}]}
-    monkeypatch.setattr(flower, "flwr", lambda *_: ended)
+    monkeypatch.setattr(flower.supervisor, "flwr", lambda *_: ended)
     mark = tmp_path / "flower.json"
     mark.write_text('{"job": 7}')
     with pytest.raises(CoterieError, match="Run exact did not begin"):

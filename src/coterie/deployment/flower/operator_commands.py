@@ -22,19 +22,8 @@ from typing import Any
 from coterie.deployment import certificates, processes
 from coterie.deployment.coordinator.run_toml import digest
 from coterie.deployment.federation_toml import COORDINATOR, Config
-from coterie.deployment.flower.supervisor import (
-    FILES,
-    LOG,
-    MARK,
-    PID,
-    READY,
-    environment,
-    flwr,
-    nodes,
-    program,
-    refused,
-    register,
-)
+from coterie.deployment.flower import supervisor
+from coterie.deployment.flower.supervisor import FILES, LOG, MARK, PID, READY
 from coterie.deployment.logs import recent
 from coterie.errors import CoterieError
 
@@ -102,19 +91,19 @@ def admit(folder: Path, config: Config, site: str, csr: Any) -> dict[str, str]:
         expel(home, site)
         certificates.private(path, key)  # from here on the gate lets it through
         if (home / FILES / READY).exists():
-            register(home)
+            supervisor.register(home)
     return {ROOT: (folder / "authority" / "ca.crt").read_text()}
 
 
 def expel(folder: Path, site: str) -> None:
     """Let a site's key through the gate no more, from now on."""
-    files, known = folder.resolve() / FILES, nodes(folder.resolve())
+    files, known = folder.resolve() / FILES, supervisor.nodes(folder.resolve())
     (files / "nodes" / f"{site}.pub").unlink(missing_ok=True)
     if (number := known.pop(site, None)) is None:
         return
     certificates.private(files / "nodes.json", json.dumps(known).encode())
     if (files / READY).exists():
-        flwr(folder.resolve(), "supernode", "unregister", str(number))
+        supervisor.flwr(folder.resolve(), "supernode", "unregister", str(number))
 
 
 def renew(folder: Path) -> None:
@@ -161,7 +150,7 @@ def need_trust(folder: Path) -> None:
     certificates.need_valid(own / "ca.crt")
     if (own / "server.crt").exists():
         certificates.need_valid(own / "server.crt")
-        if strangers := refused(own / LOG):
+        if strangers := supervisor.refused(own / LOG):
             raise CoterieError(strangers)
     else:
         ended = recent(own / LOG, "supernode ended with ") if _running(folder.resolve()) is not None else []
@@ -189,7 +178,7 @@ def run(folder: Path, run_id: str, timeout: float) -> None:
             raise CoterieError(str(state["error"]))
         if now > end:
             with suppress(CoterieError):
-                flwr(folder, "stop", job)
+                supervisor.flwr(folder, "stop", job)
             raise processes.late(folder, run_id, timeout)
         if now - looked > _LOOK:
             looked = now
@@ -204,10 +193,10 @@ def _begin(folder: Path, run_id: str, mark: Path) -> str:
     """Start the job of a run; a SuperLink that was killed may have an earlier one yet to go on with, which ends."""
     if (before := _read(mark).get("job")) is not None:
         with suppress(CoterieError):
-            flwr(folder, "stop", str(before))
+            supervisor.flwr(folder, "stop", str(before))
     mark.unlink(missing_ok=True)
     said = f"{run_id} {digest(folder, run_id)}".strip()
-    job = str(flwr(folder, "run", str(folder / FILES / "app"), "--run-config", f'run="{said}"')["run-id"])
+    job = str(supervisor.flwr(folder, "run", str(folder / FILES / "app"), "--run-config", f'run="{said}"')["run-id"])
     if not mark.exists():
         certificates.private(mark, json.dumps({"job": job}).encode())
     return job
@@ -220,13 +209,13 @@ def status(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"running": pid is not None, "pid": pid}
     if not (folder / FILES / "nodes").exists():
         return found
-    known = {number: name for name, number in nodes(folder).items()}
+    known = {number: name for name, number in supervisor.nodes(folder).items()}
     found |= {"sites": dict.fromkeys(Config.read(folder).sites, "offline"), "jobs": []}
     if pid is not None and (folder / FILES / READY).exists():
-        for node in flwr(folder, "supernode", "list")["nodes"]:
+        for node in supervisor.flwr(folder, "supernode", "list")["nodes"]:
             if (name := known.get(int(node["node-id"]))) is not None:
                 found["sites"][name] = node["status"]
-        found["jobs"] = flwr(folder, "list")["runs"]
+        found["jobs"] = supervisor.flwr(folder, "list")["runs"]
     return found
 
 
@@ -238,11 +227,11 @@ def stop(folder: Path) -> None:
 
 
 def _start(kind: str, folder: Path) -> subprocess.Popen[bytes]:
-    program("flower-superlink")
+    supervisor.program("flower-superlink")
     processes.need_stopped(folder, _running(folder))
     _end(folder)
     command = [sys.executable, "-m", "coterie.deployment.flower.supervisor", kind, str(folder)]
-    process = processes.start(command, folder / FILES / "supervisor.txt", environment(folder))
+    process = processes.start(command, folder / FILES / "supervisor.txt", supervisor.environment(folder))
     certificates.private(folder / FILES / PID, str(process.pid).encode())
     return process
 
@@ -278,7 +267,7 @@ def _need_running(folder: Path) -> None:
 
 
 def _need_begun(folder: Path, run_id: str, job: str, mark: Path) -> None:
-    found = flwr(folder, "list", "--run-id", job)["runs"][0]
+    found = supervisor.flwr(folder, "list", "--run-id", job)["runs"][0]
     if found["status"].startswith("finished") and "pid" not in _read(mark):  # else it began, and ended, since
         said = found["status-details"]
         raise CoterieError(f"Run {run_id} did not begin ({said}): see `flwr log {job}` or {folder / FILES}.")

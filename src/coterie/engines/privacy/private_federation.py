@@ -12,17 +12,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from coterie.engines.privacy.gaussian_mechanism import (
-    ABOUT_ROWS,
-    BY_ROW,
-    PUBLIC,
-    Accountant,
-    Event,
-    accounting,
-    clipped,
-    noise_for,
-    unbounded,
-)
+from coterie.engines.privacy import gaussian_mechanism as gaussian
+from coterie.engines.privacy.gaussian_mechanism import ABOUT_ROWS, BY_ROW, PUBLIC, Accountant, Event, unbounded
 from coterie.engines.retry_and_quorum import BelowQuorum
 from coterie.engines.routing import addressed, grouped
 from coterie.errors import CoterieError
@@ -96,7 +87,7 @@ class Private(WrappedFederation):
         public: tuple[Work, ...] = (),
     ) -> None:
         _agree(clip, noise, epsilon, rounds, unit)
-        accounting()
+        gaussian.accounting()
         super().__init__(fed)
         self.clip, self.delta, self.unit, self.budget = clip, float(delta), unit, epsilon
         self.quorum, self.sampling, self.seed, self.rounds = quorum, float(sampling), seed, rounds
@@ -104,7 +95,7 @@ class Private(WrappedFederation):
         for number, clients in enumerate(getattr(fed, "sites", ()) if hide == "site" else ()):
             self._site[clients] = number
         searched = noise is None
-        self.noise = noise_for(epsilon or 0.0, delta, rounds or 1, sampling) if noise is None else float(noise)
+        self.noise = gaussian.noise_for(epsilon or 0.0, delta, rounds or 1, sampling) if noise is None else float(noise)
         self.event = Event(self.noise, self.sampling)
         self.account, self.number = Accountant(len(fed.clients), self.delta), 0
         self._sure = rounds or 0 if searched else 0  # so many exchanges cost no more than the budget
@@ -144,7 +135,7 @@ class Private(WrappedFederation):
         how: dict[str, Any] = {"form": form, "bound": self.clip, "sampling": self.sampling}
         how |= {"noise": float(share[0]) if by is None and sites == 1 and len(rows) else PerRow(share)}
         how |= {"seed": None if self.seed is None else [self.seed, self.number]}
-        found = self.fed.total(clipped, to=to, by=by, groups=groups, inner=name, message=message, **how)
+        found = self.fed.total(gaussian.clipped, to=to, by=by, groups=groups, inner=name, message=message, **how)
         count = np.atleast_1d(np.asarray(found.count))
         short = np.flatnonzero((count > 0) & (count < enough))
         if len(short):

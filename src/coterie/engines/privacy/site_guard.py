@@ -14,20 +14,13 @@ from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import read_durable, write_durable
 from coterie.engines.header_compression import CoordinatorLink
 from coterie.engines.message_checks import NUMBERED, Answer, failed, need_form
-from coterie.engines.privacy.gaussian_mechanism import (
-    ABOUT_ROWS,
-    PUBLIC,
-    Event,
-    accounting,
-    clipped,
-    epsilon,
-    group_epsilon,
-)
+from coterie.engines.privacy import gaussian_mechanism as gaussian
+from coterie.engines.privacy.gaussian_mechanism import ABOUT_ROWS, PUBLIC, Event
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints, PerRow, work_name
 from coterie.options import Option, checked
 
-_CLIPPED = work_name(clipped)
+_CLIPPED = work_name(gaussian.clipped)
 _MANY = 2**20  # sums of one kind that no book can count
 
 
@@ -58,7 +51,7 @@ class Guard:
         book: str | Path | None = None,
         public: Annotated[tuple[str, ...], Option("Further works whose replies say nothing of rows.")] = (),
     ) -> None:
-        accounting()
+        gaussian.accounting()
         self._answer, self.clip, self.noise, self.clients = answer, clip, float(noise), clients
         self.budget, self.delta, self.unit = float(epsilon), float(delta), unit
         self._public = PUBLIC | frozenset(public) | (ABOUT_ROWS if unit == "row" else frozenset())
@@ -70,7 +63,7 @@ class Guard:
     @property
     def spent(self) -> float:
         """Epsilon so far."""
-        return epsilon(self._counts, self.delta)
+        return gaussian.epsilon(self._counts, self.delta)
 
     def ahead(self, runs: Sequence[tuple[int, float]], groups: Sequence[int] = (1,)) -> tuple[Ints, list[list[float]]]:
         """What further runs, (exchanges, sampling) each, would spend, before any of it is.
@@ -85,13 +78,13 @@ class Guard:
             before = charged.get(event, 0)
 
             def cost(n: int, event: Event = event, before: int = before) -> float:
-                return epsilon(charged | {event: before + n}, self.delta)
+                return gaussian.epsilon(charged | {event: before + n}, self.delta)
 
             most = self.budget * (1.0 + 1e-9)
             answered.append(exchanges if cost(exchanges) <= most else bisect_right(range(1, exchanges), most, key=cost))
             charged[event] = before + answered[-1]
             counts[event] = counts.get(event, 0) + exchanges
-            spent.append([group_epsilon(counts, self.delta, size) for size in groups])
+            spent.append([gaussian.group_epsilon(counts, self.delta, size) for size in groups])
         return np.asarray(answered[1:], dtype=np.int64), spent
 
     def receive(self, data: bytes) -> bytes:
@@ -138,7 +131,7 @@ class Guard:
             return  # the stored reply goes out again, with the noise that it had
         event = Event(self.noise, float(message["sampling"]))
         counts = self._counts | {event: self._counts.get(event, 0) + 1}
-        cost = epsilon(counts, self.delta)
+        cost = gaussian.epsilon(counts, self.delta)
         if cost > self.budget * (1.0 + 1e-9):
             raise CoterieError(
                 f"This site's privacy budget is spent: another sum would cost an epsilon of {cost:.3g}, and "
