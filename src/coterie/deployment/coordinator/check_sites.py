@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from coterie.deployment.federation_toml import SCHEMA, Config
 from coterie.deployment.schema import Schema, unite
 from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import write_durable
+from coterie.engines.message_checks import ReplyFault, read_reply
 from coterie.engines.site_enrolment import NOTES, Transport, upgrade
-from coterie.errors import LONGEST, CoterieError, listed, shortened
+from coterie.errors import CoterieError, listed, shortened
+from coterie.options import Checked, Option, declared, of
 
 RESULT = "result/check.json"
 PATIENCE = 60.0
@@ -24,6 +26,19 @@ GATHER = 15.0
 """Seconds in which sites must be connected: one that was just started, or whose coordinator was, takes up to ten."""
 DRIFT = 60.0
 """Seconds by which a clock may differ, beside the time that messages take."""
+
+
+@dataclass(frozen=True)
+class Answer(Checked):
+    """What a site says: who it is, what is wrong or odd with its table, its columns, levels that enough rows have."""
+
+    name: Annotated[str, Option()]
+    version: Annotated[str, Option()]
+    clock: Annotated[float, Option(low=-1e12, high=1e12)]
+    problems: Annotated[tuple[str, ...], Option()]
+    columns: Annotated[dict[str, Any] | None, Option()] = None
+    doubts: Annotated[tuple[str, ...], Option()] = ()
+    present: Annotated[dict[str, tuple[str, ...]], Option()] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,26 +91,27 @@ def check_sites(transport: Transport, schema: Schema | None, timeout: float = PA
     after = time.time()
     report = Report({name: [] for name in sorted(transport.sites)})
     proposals: dict[str, Schema] = {}
-    present: dict[str, Mapping[str, list[str]]] = {}
+    present: dict[str, Mapping[str, Sequence[str]]] = {}
     for name, wrong in report.sites.items():
-        said = _answer_or_problem(answers.get(name), wrong)
-        if said is None:
+        said = _answer(answers.get(name), name)
+        if isinstance(said, str):
+            wrong.append(said)
             continue
-        report.versions[name] = shortened(said["version"], 40)
+        report.versions[name] = shortened(said.version, 40)
         if other := upgrade(report.versions[name]):
             wrong.append(other)
-        if said["name"] != name:
-            wrong.append(f"it calls itself '{shortened(said['name'], 80)}': another site's folder is used there")
-        clock = said["clock"]  # 0 if it read a time while the messages were on their way
-        ahead = report.clocks[name] = clock - after if clock > after else min(clock - before, 0.0)
+        if said.name != name:
+            wrong.append(f"it calls itself '{shortened(said.name, 80)}': another site's folder is used there")
+        late = said.clock > after  # 0 if it read a time while the messages were on their way
+        ahead = report.clocks[name] = said.clock - after if late else min(said.clock - before, 0.0)
         if abs(ahead) > DRIFT:
             wrong.append(f"its clock is {_duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}: set it")
-        wrong += [shortened(problem) for problem in said["problems"]]
-        report.doubts.extend(f"at {name} {shortened(doubt)}" for doubt in said.get("doubts", [])[:NOTES])
-        present[name] = said.get("present", {})
+        wrong += [shortened(problem) for problem in said.problems]
+        report.doubts.extend(f"at {name} {shortened(doubt)}" for doubt in said.doubts[:NOTES])
+        present[name] = said.present
         try:
-            if said["columns"]:
-                proposals[name] = Schema.of(said["columns"])
+            if said.columns:
+                proposals[name] = Schema.of(said.columns)
         except CoterieError as problem:
             wrong.append(f"its answer cannot be used ({shortened(str(problem).rstrip('.'))})")
     united, problems = unite(proposals, schema)
@@ -116,7 +132,7 @@ def check_sites(transport: Transport, schema: Schema | None, timeout: float = PA
     )
 
 
-def _alone(present: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
+def _alone(present: Mapping[str, Mapping[str, Sequence[str]]]) -> list[str]:
     """Levels that enough rows have at one site alone, where several tell of the column."""
     where: dict[tuple[str, str], list[str]] = {}
     for site, columns in present.items():
@@ -160,42 +176,17 @@ def read_report(folder: Path, run_id: str) -> Report:
         raise CoterieError(f"The check left no report in '{path}': {problem}.") from problem
 
 
-def _answer_or_problem(answer: bytes | None, wrong: list[str]) -> dict[str, Any] | None:
-    if answer is None:
-        wrong.append("it did not answer: start it with 'coterie federation start-site'")
-        return None
+def _answer(data: bytes | None, site: str) -> Answer | str:
+    """What a site says, or what is wrong with that."""
+    if data is None:
+        return "it did not answer: start it with 'coterie federation start-site'"
+    said = read_reply(data, {"kind": "check"}, site, b"")
+    if isinstance(said, ReplyFault):
+        return said.text.rstrip(".")
     try:
-        said = wire.decode(answer)
-    except CoterieError as problem:
-        wrong.append(f"its answer cannot be read ({str(problem).rstrip('.')})")
-        return None
-    for trouble in ("garbled", "failed", "refused"):
-        if isinstance(said, dict) and trouble in said:
-            wrong.append(f"it answers: {shortened(str(said[trouble]), LONGEST).rstrip('.')}")
-            return None
-    if not isinstance(said, dict) or not _is_answer(said):
-        wrong.append("its answer is none of coterie's")
-        return None
-    return said
-
-
-def _is_answer(said: Mapping[str, Any]) -> bool:
-    problems, clock = said.get("problems"), said.get("clock")
-    return (
-        said.get("done") == "check"
-        and all(isinstance(said.get(name), str) for name in ("name", "version"))
-        and isinstance(clock, int | float)
-        and abs(clock) < 1e12
-        and (said.get("columns") is None or isinstance(said["columns"], dict))
-        and _texts(problems)
-        and _texts(said.get("doubts", []))
-        and isinstance(said.get("present", {}), dict)
-        and all(map(_texts, said.get("present", {}).values()))
-    )
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+        return of(Answer, {name: said[name] for name in declared(Answer) if name in said}, "its answer")
+    except CoterieError:
+        return "its answer is none of coterie's"
 
 
 def _duration(seconds: float) -> str:
