@@ -8,7 +8,7 @@ import pytest
 
 from coterie import options
 from coterie.deployment import column_types
-from coterie.deployment.column_types import TYPES, ColumnType, Findings, SchemaColumn
+from coterie.deployment.column_types import TYPES, ColumnType, SchemaColumn
 from coterie.deployment.schema import Schema, disagreements, propose, unite
 from coterie.deployment.site.table import validate_rows
 from coterie.errors import CoterieError
@@ -17,6 +17,11 @@ from coterie.errors import CoterieError
 @pytest.fixture
 def flag(monkeypatch):
     """A column of yes and no, whose check says where there is something else."""
+
+    def check(name, column, series, least, found):
+        found.problems += [f"'{name}' is no flag"] * (not series.isin(["no"]).all())
+        return column
+
     row = ColumnType(
         "flag",
         "flags",
@@ -24,9 +29,7 @@ def flag(monkeypatch):
             before or SchemaColumn("flag", levels=("no", "yes")),
             [f"'{name}' is a flag"],
         ),
-        lambda name, column, series, least: Findings(
-            column, [f"'{name}' is no flag"] * (not series.isin(["no"]).all())
-        ),
+        check,
         lambda series: np.asarray(series.notna()),
         needs_levels=True,
     )

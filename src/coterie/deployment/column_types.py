@@ -88,21 +88,19 @@ class SchemaColumn:
         return f"Column '{name}' is outside {span}{unit} in {at_rows(outside)}: correct these rows, or its unit."
 
 
-@dataclass(frozen=True)
+@dataclass
 class Findings:
-    """What a check of a column's rows found: the column with the levels that enough rows have, and what is wrong.
+    """What a check of a site's rows found: for others ``problems``, ``doubts``, levels ``present``; ``rows`` here.
 
-    ``problems`` hold no value, level or place of a row; ``rows`` are for the owner alone; ``placed`` says whether they
-    tell in which rows a problem is. ``doubts`` are what may be right all the same, and ``present`` the levels that
-    enough rows have.
+    Words for others hold no value, level or place of a row; ``placed`` says that the owner finds these in ``rows``.
+    ``doubts`` are what may be right all the same, and ``present`` the levels that enough rows have, by column.
     """
 
-    column: SchemaColumn
     problems: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    present: dict[str, list[str]] = field(default_factory=dict)
     rows: list[str] = field(default_factory=list)
     placed: bool = False
-    doubts: list[str] = field(default_factory=list)
-    present: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,16 +108,17 @@ class ColumnType:
     """A type of column, by what it does with rows.
 
     ``propose(name, series, before, min_group)`` gives the column that a site's rows make, where ``before`` (or None)
-    was agreed before, and notes of levels with few rows. ``check(name, column, series, least)`` gives
-    :class:`Findings`; what fewer than ``least`` rows have is for the owner alone. ``has_value(series)`` says which rows
-    hold a value, ``unite(a, b)`` joins what two sites propose. Formulas take it for numbers (``numeric``), not without
-    levels (``needs_levels``), or not at all (``in_formulas``).
+    was agreed before, and notes of levels with few rows. ``check(name, column, series, least,
+    findings)`` adds to :class:`Findings`, and gives the column with the levels that enough rows have; what fewer than
+    ``least`` have is for the owner alone. ``has_value(series)`` says which rows hold a value, ``unite(a, b)`` joins
+    what two sites propose. Formulas take it for numbers (``numeric``), not without levels (``needs_levels``), or not at
+    all (``in_formulas``).
     """
 
     name: str
     plural: str
     propose: Callable[[str, pd.Series[Any], SchemaColumn | None, int], tuple[SchemaColumn, list[str]]]
-    check: Callable[[str, SchemaColumn, pd.Series[Any], int], Findings]
+    check: Callable[[str, SchemaColumn, pd.Series[Any], int, Findings], SchemaColumn]
     has_value: Callable[[pd.Series[Any]], Mask]
     unite: Callable[[SchemaColumn, SchemaColumn], SchemaColumn] = lambda a, b: a
     numeric: bool = False
@@ -178,10 +177,10 @@ def far(name: str, center: float, scale: float, agreed: SchemaColumn) -> list[st
     ]
 
 
-def _check_number(name: str, column: SchemaColumn, series: pd.Series[Any], least: int) -> Findings:
+def _check_number(name: str, column: SchemaColumn, series: pd.Series[Any], least: int, found: Findings) -> SchemaColumn:
     from coterie.data.columns import Column
 
-    values, found, held = numbers(series), Findings(column), Column(series)
+    values, held = numbers(series), Column(series)
     strange, outside = ~np.isfinite(values) & _is_there(series), column.outside(values)
     for what, rows in held.faults("number"):
         if (rows & strange).any():
@@ -196,8 +195,8 @@ def _check_number(name: str, column: SchemaColumn, series: pd.Series[Any], least
         found.doubts.extend(far(name, float(usable.mean()), float(usable.std()), column))
     if strange.sum() < least <= outside.sum():
         found.problems.append(f"'{name}' has values outside the range of the site's schema")
-        return replace(found, placed=True)
-    return found
+        found.placed = True
+    return column
 
 
 def _level_counts(series: pd.Series[Any]) -> dict[str, int]:
@@ -218,16 +217,17 @@ def _propose_category(
     return _with_levels(before, counts), [said] if few else []
 
 
-def _check_category(name: str, column: SchemaColumn, series: pd.Series[Any], least: int) -> Findings:
-    new = {level: n for level, n in _level_counts(series).items() if level not in column.levels}
-    few = [repr(level) for level, n in new.items() if n < least]
-    said = (
-        f"Column '{name}' has levels that the schema has not, of fewer than {least} rows ({listed(few, 10)}): "
-        "name them with 'coterie federation schema'."
-    )
-    known = _with_levels(column, {level: n for level, n in new.items() if n >= least})
-    present = tuple(level for level, n in _level_counts(series).items() if n >= least)
-    return Findings(known, rows=[said] if few else [], present=present)
+def _check_category(
+    name: str, column: SchemaColumn, series: pd.Series[Any], least: int, found: Findings
+) -> SchemaColumn:
+    counts = _level_counts(series)
+    if few := [repr(level) for level, n in counts.items() if n < least and level not in column.levels]:
+        found.rows.append(
+            f"Column '{name}' has levels that the schema has not, of fewer than {least} rows ({listed(few, 10)}): "
+            "name them with 'coterie federation schema'."
+        )
+    found.present[name] = [level for level, n in counts.items() if n >= least]
+    return _with_levels(column, tuple(found.present[name]))
 
 
 def _with_levels(column: SchemaColumn, levels: Mapping[str, Any] | tuple[str, ...]) -> SchemaColumn:
@@ -251,7 +251,7 @@ TYPES = {
             "label",
             "labels",
             lambda name, series, before, least: (SchemaColumn("label", before.unit if before else ""), []),
-            lambda name, column, series, least: Findings(column),
+            lambda name, column, series, least, found: column,
             _is_there,
             in_formulas=False,
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from coterie.data.labels import encode, label_text, spelling_notes
 from coterie.data.prepare_table import check_choices, prepare, uncountable
 from coterie.data.table import Table
 from coterie.data.table_files import read_table
-from coterie.deployment.column_types import LARGEST, Mask, numbers
+from coterie.deployment.column_types import LARGEST, Findings, Mask, numbers
 from coterie.deployment.federation_toml import PROBLEM
 from coterie.deployment.schema import Schema, clusters_of, design_of, disagreements
 from coterie.deployment.site.formula_grammar import allowed
@@ -225,41 +225,23 @@ def require_schema(table: pd.DataFrame, agreed: Schema, columns: Sequence[str]) 
             raise Withheld(column.out_of_range(name, outside), what)
 
 
-@dataclass
-class Seen:
-    """What a check of a site's rows found: for others ``problems``, ``doubts`` and levels ``present``; ``rows`` here.
-
-    Words for others hold no value, level or place of a row; the last problem says where the owner finds these.
-    """
-
-    problems: list[str] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
-    present: dict[str, list[str]] = field(default_factory=dict)
-    rows: list[str] = field(default_factory=list)
-
-
-def validate_rows(table: pd.DataFrame, own: Schema, least: int) -> tuple[Schema, Seen]:
+def validate_rows(table: pd.DataFrame, own: Schema, least: int) -> tuple[Schema, Findings]:
     """A site's schema with the levels that its rows have, and what is wrong with them or odd about them.
 
     What fewer than ``least`` rows have is for the owner alone: levels, values outside of a range, text that is no
     number.
     """
-    columns, seen, placed = dict(own.columns), Seen(), False
+    columns, found = dict(own.columns), Findings()
     lost = [name for name in own.columns if name not in table.columns]
     for name, column in own.columns.items():
         if name not in lost:
-            found = column.kind.check(name, column, table[name], least)
-            columns[name], placed = found.column, placed or found.placed
-            seen.problems += found.problems
-            seen.doubts += found.doubts
-            seen.rows += found.rows
-            seen.present |= {name: list(found.present)} if column.kind.needs_levels else {}
+            columns[name] = column.kind.check(name, column, table[name], least, found)
     if lost:
         what = f"column {lost[0]!r}" if len(lost) == 1 else f"columns {listed(map(repr, lost))}"
-        seen.problems.append(f"its table has no {what}")
-    if placed:
-        seen.problems.append(f"'{PROBLEM}' in the site's folder says in which rows")
-    return Schema(columns), seen
+        found.problems.append(f"its table has no {what}")
+    if found.placed:
+        found.problems.append(f"'{PROBLEM}' in the site's folder says in which rows")
+    return Schema(columns), found
 
 
 def usable_rows(
