@@ -64,7 +64,7 @@ def test_a_run_that_logs_says_how_it_stands(tmp_path):
     again.end("finished")
     status = logs.read_status(tmp_path / "r")
     assert (status["state"], status["missing"], status["bytes_down"]) == ("finished", {}, 1254)
-    entries = list(logs.read(tmp_path / "r" / "log.jsonl"))
+    entries = logs.read(tmp_path / "r" / "log.jsonl")
     assert len(entries) == 5
     assert logs.words(entries[0])[10:] == "clients: basel 1, bern 1  chur takes no part: no row is left"
 
@@ -108,7 +108,7 @@ def test_lines_for_people():
 
 
 def test_no_log_is_no_line(tmp_path):
-    assert list(logs.read(tmp_path / "log.jsonl")) == []
+    assert logs.read(tmp_path / "log.jsonl") == []
     with pytest.raises(CoterieError, match=names("no run 'r'")):
         logs.read_status(tmp_path / "r")
     (tmp_path / "status.json").write_text("[1]")

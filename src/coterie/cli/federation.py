@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli import federation_members as members
 from coterie.cli import federation_setup as setup
 from coterie.cli import fit_over_sites as o
 from coterie.cli.declared_options import Json, takes
 from coterie.cli.terminal import Group, found, say, width
+from coterie.deployment import folders, logs, processes, secure_sum_setup
+from coterie.deployment.federation_toml import SCHEMA, SITE, Config
+from coterie.deployment.membership import Register
+from coterie.deployment.schema import Schema
+from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError, fitting, joined, plural
 from coterie.status_line import status as waiting
 
@@ -27,12 +31,9 @@ if TYPE_CHECKING:
 
 def start_coordinator(folder: o.Root, foreground: o.Foreground = False) -> None:
     """Start the coordinator of a federation, to which its sites connect."""
-    from coterie.deployment import folders
-    from coterie.deployment.processes import need_free_port
-
     home, config, engine = folders.opened(folder)
     if not _runs(engine, home):
-        need_free_port(config.port)
+        processes.need_free_port(config.port)
     with waiting("Starting the coordinator ..."):
         process = engine.start_coordinator(home)
     say(f"The coordinator of '{config.name}' listens at {config.host}:{config.port} (process {process.pid}).")
@@ -47,11 +48,6 @@ def start_site(
     foreground: o.Foreground = False,
 ) -> None:
     """Start a site: it answers what its owner allows, and writes what left to log.jsonl."""
-    from coterie.deployment import folders, secure_sum_setup
-    from coterie.deployment.federation_toml import SCHEMA, Config
-    from coterie.deployment.schema import Schema
-    from coterie.deployment.site.site_toml import Member
-
     home = folders.site(folder, site)
     member, config = Member.read(home), Config.read(home)
     if member.data or not member.allow:
@@ -77,7 +73,6 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Ask every site for its clock, its versions and how its columns differ from those of others; no row moves."""
-    from coterie.deployment import folders
     from coterie.deployment.coordinator.check_sites import read_report
 
     home, _, engine = folders.opened(folder)
@@ -108,7 +103,6 @@ def preview(
     as_json: Json = False,
 ) -> None:
     """Show exactly what a fit would make this site send: names, shapes, bytes, rows covered. Nothing is sent."""
-    from coterie.deployment import folders
     from coterie.deployment.coordinator.run import run as run_program
     from coterie.deployment.site.preview import preview as look
 
@@ -174,9 +168,7 @@ def budget(
     as_json: Json = False,
 ) -> None:
     """At a site with privacy: the epsilon that is spent, and what runs to come would spend. Nothing is charged."""
-    from coterie.deployment import folders
     from coterie.deployment.monitor import guard_of
-    from coterie.deployment.site.site_toml import Member
 
     home = folders.site(folder)
     member = Member.read(home)
@@ -199,9 +191,6 @@ def budget(
 
 def status(folder: o.Either, as_json: Json = False) -> None:
     """Say who is connected, where the last run stands, who is missing since when, and who was left out and why."""
-    from coterie.deployment import folders, logs
-    from coterie.deployment.membership import Register
-
     home, config, engine = folders.opened(folder, either=True)
     now: dict[str, Any] = {"federation": config.name, "engine": config.engine}
     now["trouble"] = folders.trouble(engine, home)
@@ -229,12 +218,9 @@ def log(
     lines: Annotated[bool, typer.Option("--json", help="Print each line as JSON.")] = False,
 ) -> None:
     """Print the log: at the coordinator a line for each exchange, at a site one for each answer that left."""
-    from coterie.deployment import folders, logs
-    from coterie.deployment.federation_toml import SITE
-
     home, _, _ = folders.opened(folder, either=True)
     path: Path = home / logs.LOG if (home / SITE).is_file() else folders.run_folder(home, name) / logs.LOG
-    entries = list(logs.read(path))
+    entries = logs.read(path)
     if not entries:
         say(f"Nothing is logged in {path} yet.")
     for entry in entries[-last:] if last else entries:
@@ -262,26 +248,19 @@ def service(
     of_watch: Annotated[bool, typer.Option("--watch", help="Of 'coterie federation watch' for this folder.")] = False,
 ) -> None:
     """Print a service file of systemd that keeps a coordinator or a site running; nothing is installed."""
-    from coterie.deployment import folders
-    from coterie.deployment.federation_toml import SITE
-    from coterie.deployment.processes import unit
-    from coterie.deployment.site.site_toml import Member
-
     home, config, _ = folders.opened(folder, either=True)
     home, is_site = home.resolve(), (home / SITE).is_file()
     who = f"site {Member.read(home).name}" if is_site else "coordinator"
     what, name = f"coterie: {who} of federation {config.name}", f"coterie-{config.name}-{who.rpartition(' ')[2]}"
     if of_watch:
-        print(unit(f"{what}, metrics", f"{name}-watch", ["watch", str(home)]), end="")
+        print(processes.unit(f"{what}, metrics", f"{name}-watch", ["watch", str(home)]), end="")
         return
     start = "start-site" if is_site else "start-coordinator"
-    print(unit(what, name, [start, str(home), "--foreground"], ["stop", str(home)]), end="")
+    print(processes.unit(what, name, [start, str(home), "--foreground"], ["stop", str(home)]), end="")
 
 
 def stop(folder: o.Either) -> None:
     """Stop the coordinator, or a site; what it holds on disk stays, and it can be started again."""
-    from coterie.deployment import folders
-
     home, _, engine = folders.opened(folder, either=True)
     running = _runs(engine, home)
     engine.stop(home)
@@ -345,13 +324,13 @@ for command, example in {
     setup.init: "heart --engine nvflare --site basel --site bern --host fed.example.org",
     setup.schema: "heart/sites/basel --category pain --unit chol=mg/dl",
     setup.identity: "heart/sites/basel basel.pub bern.pub chur.pub",
-    members.request: "heart/sites/basel",
-    members.sign: "heart basel.request",
-    members.accept: "heart/sites/basel basel.signed",
-    members.add: "heart davos",
-    members.remove: "heart davos",
-    members.revoke: "heart davos --why 'a laptop was stolen'",
-    members.renew: "heart",
+    setup.request: "heart/sites/basel",
+    setup.sign: "heart basel.request",
+    setup.accept: "heart/sites/basel basel.signed",
+    setup.add: "heart davos",
+    setup.remove: "heart davos",
+    setup.revoke: "heart davos --why 'a laptop was stolen'",
+    setup.renew: "heart",
     start_coordinator: "heart",
     start_site: "heart/sites/basel",
     check: "heart",

@@ -1,4 +1,7 @@
-"""`coterie federation init` and `coterie federation schema`: what is written before anything runs."""
+"""`coterie federation init`, `schema`, `identity`; `request`, `sign`, `accept`, `add`, `remove`, `revoke`, `renew`.
+
+What is written before anything runs, and who belongs by which keys.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,15 @@ from typing import Annotated, Any
 
 import typer
 
-from coterie.cli.declared_options import assignments, flag, here, optional, own_option, takes
+from coterie.cli.declared_options import assignments, flag, here, optional, own_option, place, takes
 from coterie.cli.fit_over_sites import SiteFolder
 from coterie.cli.outputs import check_folder
 from coterie.cli.terminal import say
-from coterie.deployment.federation_toml import FEDERATION, SCHEMA, SITE, Config
+from coterie.deployment import folders, secure_sum_setup
+from coterie.deployment.federation_toml import COORDINATOR, FEDERATION, SCHEMA, SITE, Config
+from coterie.deployment.schema import Schema, propose
+from coterie.deployment.site.site_toml import MIN_GROUP, Member
+from coterie.engines.retry_and_quorum import Policy
 from coterie.errors import CoterieError, plural
 from coterie.options import declared, of
 from coterie.status_line import status
@@ -54,7 +61,7 @@ def init(
         list[str] | None,
         typer.Option("--data", metavar="SITE=TABLE", help="The table of a site that is on this machine."),
     ] = None,
-    min_group: MinGroup = 5,
+    min_group: MinGroup = MIN_GROUP,
     allow: Annotated[
         list[str] | None,
         typer.Option("--allow", metavar="MODULE:FUNCTION", help="An objective that runs may ask the sites for."),
@@ -70,10 +77,6 @@ def init(
 ) -> None:
     """Write a folder with configuration, certificates and keys for a coordinator and each of its sites."""
     check_folder(folder, "FOLDER")
-    from coterie.deployment import folders, secure_sum_setup
-    from coterie.deployment.schema import Schema
-    from coterie.engines.retry_and_quorum import Policy
-
     given: dict[str, Any] = {name: context.params[name] for name in ("engine", "host", "port", "seed")}
     given |= {"name": context.params["name"] or folder.resolve().name, "sites": context.params["site"] or ()}
     waits, rules = assignments("--policy", context.params["policy"]), assignments("--disclosure", disclosure)
@@ -146,8 +149,6 @@ def schema(
 ) -> None:
     """Describe a site's columns (types, levels, units) in its schema.toml, for its owner to look through."""
     from coterie.data.table_files import read_table
-    from coterie.deployment.schema import Schema, propose
-    from coterie.deployment.site.site_toml import MIN_GROUP, Member
 
     if site.is_file():
         if out is None:
@@ -182,9 +183,6 @@ def identity(
 
     The folder of a whole federation, to try it out on one machine, does both for all its sites.
     """
-    from coterie.deployment import folders, secure_sum_setup
-    from coterie.deployment.site.site_toml import Member
-
     whole = not (site / SITE).is_file() and (site / FEDERATION).is_file()
     home = site if whole else folders.site(site)
     config = Config.read(home)
@@ -205,3 +203,86 @@ def identity(
     fingerprint = secure_sum_setup.pin(home, config, secure_sum_setup.read(public))
     say(f"Pinned the identities of {plural(len(config.sites), 'site')}: {fingerprint}")
     say("Compare this fingerprint with every other site, by a way that the coordinator does not control.")
+
+
+Whole = Annotated[
+    Path, typer.Argument(parser=place, metavar="FOLDER", help="The federation's folder, with its authority.")
+]
+SiteName = Annotated[str, typer.Argument(metavar="NAME", help="Of the site.")]
+_COMPARE = "Compare it with the other end, by telephone or another way that nobody between you controls."
+
+
+def request(site: SiteFolder) -> None:
+    """At a site: make its key, which stays there, and a request for its certificate; also to renew one."""
+    from coterie.deployment import joining
+
+    file, fingerprint = joining.request(folders.site(site))
+    say(f"Send {file} to the federation; nothing in it is secret. The key stays in {site}.")
+    say(f"Fingerprint: {fingerprint}. {_COMPARE}")
+
+
+def sign(
+    folder: Whole,
+    requests: Annotated[list[Path], typer.Argument(parser=place, metavar="REQUEST...", help="The .request files.")],
+) -> None:
+    """Sign what sites ask for: each belongs to the federation from then on by this key, and by no earlier one."""
+    from coterie.deployment import joining
+
+    for path in requests:
+        back, fingerprint = joining.sign(folder, path)
+        say(f"Signed '{path.name}', fingerprint {fingerprint}. {_COMPARE}")
+        say(f"Send {back} to the site, which takes it with 'coterie federation accept'; nothing in it is secret.")
+
+
+def accept(
+    site: SiteFolder,
+    signed: Annotated[Path, typer.Argument(parser=place, metavar="SIGNED", help="The .signed file.")],
+) -> None:
+    """At a site: install what was signed for it, and see what has changed in the federation."""
+    from coterie.deployment import joining
+
+    for line in joining.accept(folders.site(site), signed) or ["Nothing has changed."]:
+        say(line)
+
+
+def add(folder: Whole, name: SiteName) -> None:
+    """Add a site; runs that go on are not touched. Its folder has no key: the site makes its own with 'request'."""
+    from coterie.deployment import joining
+
+    home = joining.add(folder, name)
+    say(f"Send site '{name}' the folder {home}, in which nothing is secret yet, and which it must get unchanged.")
+    say(f"There: name its table in site.toml, then 'coterie federation request {shlex.quote(str(home))}'.")
+
+
+def remove(folder: Whole, name: SiteName) -> None:
+    """Take a site out of the federation: it is refused from now on, and runs begin anew without it."""
+    from coterie.deployment import joining
+
+    joining.remove(folder, name)
+    say(f"Site '{name}' is out. A run that it took part in begins anew without it.")
+    say(f"Send the other sites what is in {folder / joining.SIGNED}, where there are secure sums.")
+
+
+def revoke(
+    folder: Whole,
+    name: SiteName,
+    why: Annotated[
+        str, typer.Option("--why", metavar="TEXT", help="What happened, for the record.")
+    ] = "no reason was given",
+) -> None:
+    """Let a site's key count no more, such as a stolen one; a new request of the site lets it in again."""
+    from coterie.deployment import joining
+
+    joining.revoke(folder, name, why)
+    say(f"The key of site '{name}' counts no more. A run that it took part in begins anew without it.")
+    say("The site belongs again when a request of a new key is signed: 'coterie federation request' there.")
+
+
+def renew(folder: Whole) -> None:
+    """Make the coordinator's own certificates anew, for another year; start the coordinator again to use them."""
+    from coterie.deployment import joining
+
+    joining.need_authority(folder)
+    engine = folders.engine(Config.read(folder).engine)
+    engine.renew(folder)
+    say(f"The coordinator's certificates hold until {engine.ends(folder / COORDINATOR):%Y-%m-%d}. Start it again.")

@@ -140,22 +140,21 @@ def follow(engine: Any, home: Path, run_id: str, timeout: float = LONGEST) -> No
 
     path = home / "runs" / run_id / logs.LOG
     who = f"'coterie federation status {shlex.quote(str(home))}' says who is connected."
-    before = len(list(logs.read(path)))
+    _, before = logs.news(path)
     ended = Event()
 
     def watch() -> None:
         seen, last, quiet = before, False, 0
         while not last:
             last = ended.wait(_LOOK)
-            entries = list(logs.read(path))
-            quiet = quiet + 1 if len(entries) == seen else 0
+            entries, seen = logs.news(path, seen)
+            quiet = 0 if entries else quiet + 1
             if quiet == _QUIET:
                 say(f"Nothing new in {_QUIET * _LOOK:.0f} s: sites are away, or have much to do. {who}")
-            for entry in entries[seen:]:
+            for entry in entries:
                 if entry.get("why") and entry.get("state") != logs.AGAIN:
                     continue  # the error that the command ends with says it
                 print(logs.words(entry), flush=True)
-            seen = len(entries)
 
     follower = Thread(target=watch, daemon=True)
     follower.start()
@@ -164,4 +163,4 @@ def follow(engine: Any, home: Path, run_id: str, timeout: float = LONGEST) -> No
     finally:
         ended.set()
         follower.join()
-        found(exchanges=list(logs.read(path))[before:])
+        found(exchanges=logs.news(path, before)[0])

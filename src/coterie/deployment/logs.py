@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -47,16 +47,27 @@ def append(path: Path, entry: Mapping[str, Any]) -> None:
         os.close(file)
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
+def read(path: Path) -> list[dict[str, Any]]:
     """The lines of a file, those that a fault cut short left out; none where there is no file."""
+    return news(path)[0]
+
+
+def news(path: Path, begin: int = 0) -> tuple[list[dict[str, Any]], int]:
+    """The whole lines behind so many bytes of a file, and where they end; all where it was begun anew since."""
+    found: list[dict[str, Any]] = []
     if not path.exists():
-        return
+        return found, 0
+    end = begin if begin <= path.stat().st_size else 0
     with path.open("rb") as file:
+        file.seek(end)
         for line in file:
+            if not line.endswith(b"\n"):
+                break
+            end += len(line)
             with suppress(ValueError):
-                entry = json.loads(line)
-                if isinstance(entry, dict):
-                    yield entry
+                if isinstance(entry := json.loads(line), dict):
+                    found.append(entry)
+    return found, end
 
 
 def recent(path: Path, mark: str) -> list[tuple[datetime, str]]:

@@ -6,12 +6,11 @@ site the names of works and formulas stay out of it: numbers of answers, bytes, 
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -188,7 +187,8 @@ class Watch:
 
     def _look_at_site(self, found: Found) -> None:
         member = Member.read(self.home)
-        for entry in self._news():
+        news, self._offset = logs.news(self.home / logs.LOG, self._offset)
+        for entry in news:
             kind = next((word for word in ("refused", "failed", "garbled", "late") if word in entry), "answered")
             self._counts[kind if kind != "refused" or entry.get("kind") != "open" else "refused formula"] += 1
             self._counts["bytes"] += int(entry.get("bytes", 0))
@@ -213,23 +213,6 @@ class Watch:
         if refused := counts.get("refused formula", 0):
             found.alarms.append(f"{plural(refused, 'formula')} refused by the owner's rules: log.jsonl says which")
         found.tables.append(Table(f"Site {self.site}", ("what left", "how much"), tuple(rows)))
-
-    def _news(self) -> Iterator[dict[str, Any]]:
-        """Whole lines that have come to the site's log since the last look; all again where it was begun anew."""
-        path = self.home / logs.LOG
-        if not path.exists():
-            return
-        if path.stat().st_size < self._offset:
-            self._offset = 0
-        with path.open("rb") as file:
-            file.seek(self._offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self._offset += len(line)
-                with suppress(ValueError):
-                    if isinstance(entry := json.loads(line), dict):
-                        yield entry
 
     def page(self) -> str:
         """The page."""

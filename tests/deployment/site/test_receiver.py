@@ -417,7 +417,7 @@ def test_bytes_that_are_written_are_those_that_went_out_without_a_form_that_is_k
     )
     for _ in range(3):
         fed.total(rows_here)
-    lines = list(logs.read(home(tmp_path, "bern") / "log.jsonl"))
+    lines = logs.read(home(tmp_path, "bern") / "log.jsonl")
     assert [line["bytes"] for line in lines] == sent["bern"] and lines[-1]["bytes"] < lines[1]["bytes"]
 
 
@@ -461,7 +461,7 @@ def test_a_site_that_guards_its_privacy_gives_no_plain_sum(tmp_path):
     fed = Remote(transport(tmp_path), run="r", task=task(tmp_path))
     with pytest.raises(CoterieError, match=r"gives private sums only, and was asked for .*rows_here"):
         fed.total(rows_here)
-    last = list(logs.read(home(tmp_path, "bern") / "log.jsonl"))[-1]
+    last = logs.read(home(tmp_path, "bern") / "log.jsonl")[-1]
     assert "private sums only" in last["refused"]
     Member("bern", "data.csv", privacy={"clipp": 1.0}).write(home(tmp_path, "bern"))
     with pytest.raises(CoterieError, match=r"\[privacy\] of .* has no option 'clipp'"):
