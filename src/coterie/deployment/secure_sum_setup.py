@@ -10,29 +10,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie import files
 from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.site.site_toml import Member
+from coterie.engines import secure_sum
 from coterie.errors import CoterieError, listed
 from coterie.options import of
-
-if TYPE_CHECKING:
-    from coterie.engines.secure_sum import Identity, Secure, SecureSite
 
 FILES, IDENTITY, PEERS = "secure", "identity", "peers.toml"
 _TITLE = "coterie public identity"
 
 
-def settings(config: Config) -> Secure | None:
+def settings(config: Config) -> secure_sum.Secure | None:
     """The settings of secure sums; None where sums are in the clear."""
-    if not config.secure:
-        return None
-    from coterie.engines.secure_sum import Secure
-
-    return of(Secure, config.secure, "[secure]")
+    return of(secure_sum.Secure, config.secure, "[secure]") if config.secure else None
 
 
 def need(config: Config) -> None:
@@ -49,23 +43,19 @@ def need(config: Config) -> None:
 
 def defaults(sites: int) -> dict[str, int]:
     """What ``[secure]`` says of a number of sites where nothing else is asked for."""
-    from coterie.engines.secure_sum import Secure
-
-    secure = Secure()
+    secure = secure_sum.Secure()
     return {"threshold": secure.opening(sites), "min_sites": secure.least(sites)}
 
 
 def make(folder: Path, name: str) -> Path:
     """Make a site's identity, unless it is there; the file with its public half comes back."""
-    from coterie.engines.secure_sum import Identity
-
     path = folder / FILES / IDENTITY
     path.parent.mkdir(parents=True, exist_ok=True)
     path.parent.chmod(0o700)
     if not path.exists():
-        Identity.new().save(path)
+        secure_sum.Identity.new().save(path)
     public = path.with_name(f"{name}.pub")
-    files.write(public, [f"{_TITLE} {name} {Identity.load(path).public.hex()}\n".encode()])
+    files.write(public, [f"{_TITLE} {name} {secure_sum.Identity.load(path).public.hex()}\n".encode()])
     return public
 
 
@@ -100,8 +90,6 @@ def pin(folder: Path, config: Config, found: Mapping[str, bytes]) -> str:
     A CoterieError says that a site is missing or unknown, two have the same identity, this site's is not its own, or a
     site that was in the list before had another one.
     """
-    from coterie.engines.secure_sum import Identity
-
     if missing := set(config.sites) - set(found):
         raise CoterieError(
             f"There is no public identity of {listed(sorted(missing))}: name the .pub files of all sites."
@@ -111,7 +99,7 @@ def pin(folder: Path, config: Config, found: Mapping[str, bytes]) -> str:
     if len(set(found.values())) < len(found):
         raise CoterieError("Two sites have the same identity: every site makes one of its own.")
     own, path = Member.read(folder).name, folder / FILES / PEERS
-    if found[own] != Identity.load(folder / FILES / IDENTITY).public:
+    if found[own] != secure_sum.Identity.load(folder / FILES / IDENTITY).public:
         raise CoterieError(f"The public identity of '{own}' is not that of this folder: somebody else made it.")
     before = _pinned(path) if path.exists() else {}
     if changed := [name for name, key in before.items() if name in found and found[name] != key]:
@@ -139,10 +127,8 @@ def init(config: Config, sites: Sequence[Path]) -> str:
     return prints.pop()
 
 
-def ready(folder: Path, config: Config, name: str) -> tuple[Identity, dict[str, bytes]]:
+def ready(folder: Path, config: Config, name: str) -> tuple[secure_sum.Identity, dict[str, bytes]]:
     """A site's identity and its list; a CoterieError says which of them is still to be made."""
-    from coterie.engines.secure_sum import Identity
-
     own, path = folder / FILES / IDENTITY, folder / FILES / PEERS
     if not own.exists():
         raise CoterieError(
@@ -153,7 +139,7 @@ def ready(folder: Path, config: Config, name: str) -> tuple[Identity, dict[str, 
             f"Site '{name}' has no list of the identities of all sites yet: 'coterie federation identity {folder} "
             "basel.pub ...' with the .pub files of all sites makes it."
         )
-    return Identity.load(own), peers
+    return secure_sum.Identity.load(own), peers
 
 
 def _pinned(path: Path) -> dict[str, bytes]:
@@ -172,11 +158,9 @@ def agreed(folder: Path, config: Config, name: str) -> dict[str, Any]:
     return {"settings": dict(config.secure), "peers": ready(folder, config, name)[1]}
 
 
-def secure_site(folder: Path, agreed: Mapping[str, Any], name: str, run: str) -> SecureSite | None:
+def secure_site(folder: Path, agreed: Mapping[str, Any], name: str, run: str) -> secure_sum.SecureSite | None:
     """A site's side of secure sums in a run that was begun with what :func:`agreed` gave; None without."""
     if not agreed:
         return None
-    from coterie.engines.secure_sum import Identity, Secure, SecureSite
-
-    secure = of(Secure, agreed["settings"], "[secure]")
-    return SecureSite(name, run, secure, Identity.load(folder / FILES / IDENTITY), agreed["peers"])
+    secure, identity = of(secure_sum.Secure, agreed["settings"], "[secure]"), folder / FILES / IDENTITY
+    return secure_sum.SecureSite(name, run, secure, secure_sum.Identity.load(identity), agreed["peers"])

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from coterie.engines import wire
+from coterie.engines import secure_sum, wire
 from coterie.engines.checkpoint_and_journal import Journal
 from coterie.engines.cost_ledger import Ledger, measure
 from coterie.engines.message_checks import disagreeing, not_numbers
@@ -24,9 +24,6 @@ from coterie.engines.site import Exchange
 from coterie.errors import CoterieError, fitting
 from coterie.federation import Ints, Replies, Roster, Sums, work_name
 from coterie.queries import Answering, Query
-
-if TYPE_CHECKING:
-    from coterie.engines.secure_sum import KeyOffers, Secure, SecureExchange
 
 Answers = list[tuple[Part, dict[str, Any]]]
 
@@ -70,7 +67,7 @@ class Coordinator(Answering):
         policy: Policy | None = None,
         journal: str | Path | Journal | None = None,
         watch: Callable[[Exchanged], None] | None = None,
-        secure: Secure | None = None,
+        secure: secure_sum.Secure | None = None,
         ledger: Ledger | None = None,
     ) -> None:
         self.clients, self.sites = clients, list(sites)
@@ -81,11 +78,7 @@ class Coordinator(Answering):
         self._retry = Retry(self.names, policy or Policy(), self.exchange)
         self._journal = Journal(journal) if isinstance(journal, str | Path) else journal
         self._watch = watch
-        self._keys: KeyOffers | None = None
-        if secure is not None:
-            from coterie.engines.secure_sum import KeyOffers
-
-            self._keys = KeyOffers(secure)
+        self._keys = None if secure is None else secure_sum.KeyOffers(secure)
         # Numbers of different lives never meet: a site that missed a restore cannot be taken for one that did not.
         self._life = int.from_bytes(os.urandom(6), "little")
         self._counted: list[Exchange] = [[0, 0] for _ in self.sites]
@@ -185,7 +178,7 @@ class Coordinator(Answering):
         address: Address,
         query: Query,
         grouping: Grouping | None,
-        hidden: SecureExchange | None,
+        hidden: secure_sum.SecureExchange | None,
     ) -> tuple[Answers, Exchanged]:
         """One exchange: the values of every site that is counted, in the order of the sites; and what to tell of it."""
         started, before = time.perf_counter(), replace(self.ledger)
@@ -245,15 +238,13 @@ class Coordinator(Answering):
                 self._journal.cut(length)  # an interrupt may come when the entry is on disk already
             raise
 
-    def _hidden(self, address: Address, grouping: Grouping, unequal: bool) -> SecureExchange | None:
+    def _hidden(self, address: Address, grouping: Grouping, unequal: bool) -> secure_sum.SecureExchange | None:
         """The secure sum that a total is to be; None where sums are in the clear."""
         if self._keys is None:
             return None
         lists = unequal and grouping.by is not None
-        from coterie.engines.secure_sum import SecureExchange
-
         groups = {self.names[part.site]: grouping.of(part) for part in address.parts}
-        return SecureExchange(self._retry, self._keys, groups, lists, self._beside)
+        return secure_sum.SecureExchange(self._retry, self._keys, groups, lists, self._beside)
 
     def _command(self, kind: str, tag: str, request: Callable[[int], dict[str, Any]]) -> Ints:
         if (past := self._past(kind, tag.encode())) is not None:
@@ -325,7 +316,9 @@ def _gathered(address: Address, answers: Answers, answered: Ints, lists: bool) -
     return gather.result()
 
 
-def _added(grouping: Grouping, answers: Answers, lists: bool, hidden: SecureExchange | None) -> dict[str, Any]:
+def _added(
+    grouping: Grouping, answers: Answers, lists: bool, hidden: secure_sum.SecureExchange | None
+) -> dict[str, Any]:
     """The sums of all sites, in their order, or those that were hidden."""
     adder = Adder(grouping.size, lists and grouping.by is not None)
     for part, values in answers:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from coterie.engines import wire
+from coterie.engines import secure_sum, wire
 from coterie.engines.checkpoint_and_journal import ANEW, Folder
 from coterie.engines.client_work_and_state import BLOCK, Runner, Store
 from coterie.engines.header_compression import CoordinatorLink
@@ -17,9 +17,6 @@ from coterie.engines.message_checks import NUMBERED, TOLD, Refusal, failed, need
 from coterie.engines.routing import unequal
 from coterie.errors import CoterieError, fitting, plural
 from coterie.federation import Array, Ints, Site, State, Work, find_work
-
-if TYPE_CHECKING:
-    from coterie.engines.secure_sum import SecureSite
 
 Exchange = list[int]  # [life of the coordinator, number within it]
 NO_RECORD = "the coordinator has no record of this run"
@@ -57,7 +54,7 @@ class Node:
         levels: Sequence[Array] = (),
         info: Mapping[str, Any] | None = None,
         min_group: int = 0,
-        secure: SecureSite | None = None,
+        secure: secure_sum.SecureSite | None = None,
         around: Callable[[Work], Work] | None = None,
     ) -> None:
         self._name, self._secure, self._around = name, secure, around

@@ -21,9 +21,22 @@ What it protects from whom is in ``SECURITY.md``; why it is built here, too.
 ``MaskedSum`` the coordinator's, and ``SecureExchange`` carries them over the engines.
 """
 
-from coterie.engines.secure_sum.coordinator import KeyOffers, MaskedSum, SecureExchange
-from coterie.engines.secure_sum.crypto import Identity
-from coterie.engines.secure_sum.protocol import Secure
-from coterie.engines.secure_sum.site import SecureSite, secure_sites
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from coterie.engines.secure_sum.coordinator import KeyOffers, MaskedSum, SecureExchange
+    from coterie.engines.secure_sum.crypto import Identity
+    from coterie.engines.secure_sum.protocol import Secure
+    from coterie.engines.secure_sum.site import SecureSite, secure_sites
+
+_HOMES = {"Identity": "crypto", "Secure": "protocol", "SecureSite": "site", "secure_sites": "site"}
+_HOMES |= dict.fromkeys(("KeyOffers", "MaskedSum", "SecureExchange"), "coordinator")
 __all__ = ["Identity", "KeyOffers", "MaskedSum", "Secure", "SecureExchange", "SecureSite", "secure_sites"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when it is first asked for, since it needs the package cryptography."""
+    if name not in _HOMES:
+        raise AttributeError(f"module '{__name__}' has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
