@@ -157,7 +157,9 @@ def accept(folder: Path, path: Path) -> list[str]:
     pending.unlink(missing_ok=True)
     if after != config:
         after.write(folder)
-        said += [f"{FEDERATION} has changed: {line}." for line in _changes(config, after)]
+        pairs = zip(asdict(config).items(), asdict(after).values(), strict=True)
+        changed = [f"{key} is {new}, and was {old}" for (key, old), new in pairs if old != new]
+        said += [f"{FEDERATION} has changed: {line}." for line in changed]
     if after.secure:
         said.append(_pinned(folder, after, signed))
     return said
@@ -171,11 +173,6 @@ def _pinned(folder: Path, config: Config, signed: Signed) -> str:
     found = secure_sum_setup.parse({f"{name}.pub": str(text).encode() for name, text in signed.identities.items()})
     prints = secure_sum_setup.pin(folder, config, found)
     return f"Identities of all sites: {prints}. Compare it with every other site, not by way of the coordinator."
-
-
-def _changes(before: Config, after: Config) -> list[str]:
-    old, new = asdict(before), asdict(after)
-    return [f"{key} is {new[key]}, and was {old[key]}" for key in old if old[key] != new[key]]
 
 
 def add(folder: Path, name: str) -> Path:

@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -229,12 +229,9 @@ def guard_of(home: Path, member: Member) -> Guard | None:
     """The guard of a site's privacy budget, to be read only; None where its owner set none."""
     from coterie.engines.privacy import Guard
 
-    return call(Guard, member.privacy, "[privacy]", _nobody, book=home / BOOK) if member.privacy else None
-
-
-def _nobody(request: Any, key: bytes) -> bytes:
-    """Of a guard that is read only."""
-    raise NotImplementedError
+    if not member.privacy:
+        return None
+    return call(Guard, member.privacy, "[privacy]", lambda request, key: b"", book=home / BOOK)
 
 
 def _seconds(text: str) -> float:
@@ -245,19 +242,23 @@ def server(watch: Watch, host: str, port: int) -> ThreadingHTTPServer:
     """The server of a folder's ``/metrics`` and of its page at ``/``; call its ``serve_forever``."""
     hosts, one_at_a_time = {host, "localhost", "127.0.0.1"}, threading.Lock()
     here_alone = host == "localhost" or host.startswith("127.")
+    pages: dict[str, tuple[str, Callable[[], str]]] = {
+        "/metrics": ("text/plain; version=0.0.4; charset=utf-8", lambda: watch.look().prometheus()),
+        "/": ("text/html; charset=utf-8", watch.page),
+    }
 
     class Handler(BaseHTTPRequestHandler):
         timeout = PATIENCE
 
         def do_GET(self) -> None:
-            said = {"/metrics": _metrics, "/": _page}.get(self.path)
+            said = pages.get(self.path)
             named = self.headers.get("Host", host)
             # a page of another site may not read this one under a name of its own (DNS rebinding)
             if said is None or (here_alone and (named.rpartition(":")[0] or named) not in hosts):
                 self.send_error(404)
                 return
             with one_at_a_time:  # a look goes on where the last has stopped to read
-                kind, text = said()
+                kind, text = said[0], said[1]()
             self.send_response(200)
             self.send_header("Content-Type", kind)
             self.send_header("Cache-Control", "no-store")
@@ -270,12 +271,6 @@ def server(watch: Watch, host: str, port: int) -> ThreadingHTTPServer:
 
         def log_message(self, *_: Any) -> None:
             """Looks are not worth a line."""
-
-    def _metrics() -> tuple[str, str]:
-        return "text/plain; version=0.0.4; charset=utf-8", watch.look().prometheus()
-
-    def _page() -> tuple[str, str]:
-        return "text/html; charset=utf-8", watch.page()
 
     try:
         return ThreadingHTTPServer((host, port), Handler)

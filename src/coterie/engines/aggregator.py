@@ -141,9 +141,9 @@ class _Below(Remote):
             self._settle(request["counted"], name)
             lost = self.mark(request["tag"])
         else:
-            here = request["exchange"]
+            here, asked = request["exchange"], {name: request[name] for name in ("kind", "tag", "exchange")}
             self._counted = [here for _ in self.sites]
-            lost = self._command("restore", request["tag"], lambda s: {"kind": kind, **_two(request)})
+            lost = self._command("restore", request["tag"], lambda s: asked)
             self._pending, self._committed, self._before = None, here, list(self._counted)
         if len(lost):
             raise BelowQuorum(f"{len(lost)} clients below {name} were not reached.")
@@ -188,10 +188,6 @@ def _widened(value: Any, here: Ints, k: int) -> Any:
     if isinstance(value, Mapping):
         return {name: _widened(v, here, k) for name, v in value.items()}
     return [_widened(v, here, k) for v in value] if isinstance(value, list | tuple) else value
-
-
-def _two(request: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: request[name] for name in ("tag", "exchange")}
 
 
 def _plain(labels: Any) -> Any:

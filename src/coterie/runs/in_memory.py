@@ -144,17 +144,14 @@ def collated(given: Any, collate: Any, what: str) -> dict[str, Any]:
         raise CoterieError(f"{what} puts items of Datasets together: let source give a mapping from clients to these.")
     try:
         found = collate([own[i] for own in given.values() for i in range(len(own))])
-        X, y = (as_inputs(_arrays(part), "X or y") if isinstance(part, Mapping) else _array(part) for part in found)
+        named = ({str(k): _array(v) for k, v in part.items()} if isinstance(part, Mapping) else part for part in found)
+        X, y = (as_inputs(part, "X or y") if isinstance(part, dict) else _array(part) for part in named)
     except RAISED as e:
         raise CoterieError(f"{what} must make (X, y) of a list of items: {shortened(str(e), 120)}.") from e
     counts = [len(own) for own in given.values()]
     if not X.ndim or not y.ndim or not len(X) == len(y) == sum(counts):
         raise CoterieError(f"{what} gives X of shape {X.shape} and y of shape {y.shape} for {sum(counts):,} items.")
     return {"X": X, "y": y, "client": np.repeat([str(label) for label in given], counts)}
-
-
-def _arrays(parts: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(name): _array(part) for name, part in parts.items()}
 
 
 def _pair(label: Any, own: Any) -> tuple[Any, Any]:

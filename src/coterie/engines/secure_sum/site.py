@@ -67,20 +67,12 @@ class SecureSite:
         public, check = crypto.public(secret), crypto.seed_check(seed)
         unsigned = Key(epoch, public, check, b"")
         key = Key(epoch, public, check, self._identity.sign(unsigned.statement(self.name, bound)))
-        both = zip(
-            *(crypto.split_secret(s, self._t, len(self._peers), self._entropy) for s in (seed, secret)), strict=True
-        )
-        shares = {
-            peer: crypto.seal(
-                self._channel(self.name, peer, bound),
-                of_seed + of_secret,
-                key.bound(self.name, peer, bound),
-                self._entropy(crypto.NONCE),
-            )
-            if peer in lives
-            else b""
-            for peer, (of_seed, of_secret) in zip(self._peers, both, strict=True)
-        }
+        both = [crypto.split_secret(s, self._t, len(self._peers), self._entropy) for s in (seed, secret)]
+        shares = dict.fromkeys(self._peers, b"")
+        for peer, *share in zip(self._peers, *both, strict=True):
+            if peer in lives:
+                channel, about = self._channel(self.name, peer, bound), key.bound(self.name, peer, bound)
+                shares[peer] = crypto.seal(channel, b"".join(share), about, self._entropy(crypto.NONCE))
         self.state |= {"epoch": epoch, "public": public, "secret": secret, "seed": seed}
         return {"life": self.state["life"], "key": key.as_list(), "shares": shares}
 
