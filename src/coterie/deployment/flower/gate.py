@@ -63,11 +63,9 @@ class Gate:
         self._client = httpx.AsyncClient(base_url=address, verify=context, timeout=60.0, trust_env=False)
 
     def _read_keys(self) -> None:
-        """Read the folder again when a key was added, or taken away; calls name a key by its form in PEM."""
+        """Read the folder again when a key was added, or taken away."""
         if (stamp := self._folder.stat().st_mtime_ns) != self._stamp:
-            keys = [load_ssh_public_key(path.read_bytes()) for path in sorted(self._folder.glob("*.pub"))]
-            self._keys = {key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo): key for key in keys}
-            self._stamp = stamp
+            self._keys, self._stamp = _public(self._folder), stamp
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one call."""
@@ -122,6 +120,12 @@ async def _body(receive: Receive) -> AsyncIterator[bytes]:
             raise _Gone
         more = event.get("more_body", False)
         yield event.get("body", b"")
+
+
+def _public(folder: Path) -> dict[bytes, Any]:
+    """The sites' public keys by the form in which calls name them."""
+    keys = [load_ssh_public_key(path.read_bytes()) for path in sorted(folder.glob("*.pub"))]
+    return {key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo): key for key in keys}
 
 
 def _signed(headers: dict[bytes, bytes], keys: dict[bytes, Any]) -> bool:
