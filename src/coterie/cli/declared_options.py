@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 from typer import Argument, BadParameter, Context, Option
 
-from coterie import files
+from coterie import files, options
 from coterie.errors import CoterieError
 from coterie.options import Declared, declared
 from coterie.results.fit_options import Columns, Options
@@ -138,19 +138,8 @@ FIT: Parameters = COLUMNS | flags(Options)
 """Of ``coterie fit``: the arguments of :func:`coterie.fit` by their names."""
 
 
-ENGINE = inspect.Parameter(
-    "engine",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=None,
-    annotation=Annotated[
-        list[str] | None,
-        own_option(
-            "--engine",
-            "NAME",
-            "Where clients are: inprocess, loopback or ray; and more of it, such as sites=4; several are allowed.",
-        ),
-    ],
-)
+_WHERE = "Where clients are: inprocess, loopback or ray; and more of it, such as sites=4; several are allowed."
+ENGINE = flag(Declared("engine", tuple[str, ...] | None, options.Option(_WHERE, metavar="NAME"), None))
 """Of commands that hold the rows."""
 
 

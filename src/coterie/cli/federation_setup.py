@@ -27,10 +27,6 @@ from coterie.errors import CoterieError, plural
 from coterie.options import declared, of
 from coterie.status_line import status
 
-MinGroup = Annotated[
-    int,
-    own_option("--min-group", "ROWS", "Rows that a sum, or an answer about a client, must cover to leave a site."),
-]
 Rules = Annotated[
     list[str] | None,
     own_option(
@@ -46,8 +42,9 @@ OPTIONS = {
     "site": flag(replace(_declared["sites"], name="site", default=Parameter.empty)),
     "name": optional(_declared["name"], " By default that of the folder."),
     **{name: flag(_declared[name]) for name in ("host", "port", "seed", "policy")},
+    **{name: flag(declared(Member)[name]) for name in ("min_group", "allow")},
 }
-"""Of ``init``: what ``federation.toml`` says."""
+"""Of ``init``: what ``federation.toml`` says, and at first every ``site.toml``."""
 
 
 @takes(OPTIONS)
@@ -60,11 +57,6 @@ def init(
     data: Annotated[
         list[str] | None,
         typer.Option("--data", metavar="SITE=TABLE", help="The table of a site that is on this machine."),
-    ] = None,
-    min_group: MinGroup = MIN_GROUP,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option("--allow", metavar="MODULE:FUNCTION", help="An objective that runs may ask the sites for."),
     ] = None,
     disclosure: Rules = None,
     secure: Annotated[
@@ -86,7 +78,8 @@ def init(
     agreed = None if schema is None else Schema.read(schema)
     with status("Making certificates and keys ..."):
         at_home = config.sites if own_keys else ()
-        folders.init(folder, config, tables, agreed, min_group, tuple(allow or ()), rules, at_home)
+        allow, least = tuple(context.params["allow"] or ()), context.params["min_group"]
+        folders.init(folder, config, tables, agreed, least, allow, rules, at_home)
     say(f"Wrote federation '{config.name}' of {plural(len(config.sites), 'site')} over {config.engine} to {folder}.")
     if own_keys:
         say(f"Send each site its own folder {folder}/sites/<name>, which holds nothing secret; keep the rest.")

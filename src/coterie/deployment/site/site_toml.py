@@ -34,6 +34,7 @@ Those of other methods also say what a single row decides: a largest norm, a med
 """
 _TRANSFORMS = (STATELESS | STATEFUL) - BASES - {"I"}
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?")
+_ROWS = "Rows that a sum or reply must cover, and by which sums must differ."
 _WORKS = "a list of patterns such as 'coterie.methods.*'"
 
 
@@ -95,15 +96,14 @@ class Member(Checked):
 
     name: Annotated[str, Option("One of the federation's sites.", read=lambda name: check_name("site", name))]
     data: Annotated[str, Option("Its table, or text for an objective of its own.", what="the path of a table")] = ""
-    min_group: Annotated[int, Option("Rows that a sum or reply must cover, and by which sums must differ.", low=1)] = (
-        MIN_GROUP
-    )
+    min_group: Annotated[int, Option(_ROWS, low=1, metavar="ROWS")] = MIN_GROUP
     allow: Annotated[
         tuple[str, ...],
         Option(
             "Objectives that a run may ask for, and modules whose works it may name.",
             read=_modules,
             what="a list of 'module' or 'module:function'",
+            metavar="MODULE:FUNCTION",
         ),
     ] = ()
     ask: Annotated[tuple[str, ...], Option("Works that may be answered client by client.", what=_WORKS)] = ("*",)
