@@ -98,12 +98,9 @@ class Federated:
 
     def inside(self, fraction: float, seed: int) -> Federated:
         """The training rows alone, a share of each client's held out; what was held out before is not seen."""
-        counts, m = self.train.stops - self.train.starts, len(self)
-        owner = np.repeat(np.arange(m), counts)
-        at = np.concatenate([np.arange(a, b) for a, b in zip(self.train.starts, self.train.stops, strict=True)])
-        partition = partition_rows(
-            owner, m, shuffled(seed, len(owner), "validation"), seed, fraction, names=self.labels
-        )
+        owner, at = owned_rows(self.train.starts, self.train.stops)
+        order = shuffled(seed, len(owner), "validation")
+        partition = partition_rows(owner, len(self), order, seed, fraction, names=self.labels)
         partition = self.held.take(at).partition(partition, self.ids, fraction, seed, VALIDATION)
         rows = at[partition.row]
         partitioned = partition.take_sorted(self.train.X[rows], self.train.y[rows], self.classes)

@@ -106,7 +106,7 @@ class TrainingProblem:
         """One client that holds all rows, the same ones in memory, but for those of clients whose rows are broken."""
         part, good = self.data.train, np.flatnonzero(has_finite_gradient(self.objective))
         if 0 < len(good) < len(self.data):
-            rows = np.concatenate([np.arange(part.starts[i], part.stops[i]) for i in good])
+            _, rows = owned_rows(part.starts[good], part.stops[good])
             w = None if part.weights is None else part.weights[rows]
             part = ClientRows(part.X[rows], part.y[rows], part.starts[:1] * 0, np.array([len(rows)]), w)
             return objective_of(self.config, part, self.data.classes, longest=self.longest)

@@ -8,7 +8,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from coterie.deployment.flower.app import FlowerTransport, client_app
+from coterie.deployment.flower.app import FlowerTransport, client
 
 
 def travelled(value):
@@ -24,7 +24,7 @@ class MemoryGrid(Grid):
         # Flower sets who we are in the processes it starts; messages cannot be made without.
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.apps = {
-            name: client_app(lambda context, name=name, receive=receive: (name, receive))
+            name: client(lambda context, name=name, receive=receive: (name, receive))
             for name, receive in receivers.items()
         }
         self.numbers = {name: 100 + i for i, name in enumerate(receivers)}

@@ -75,9 +75,9 @@ def program(transport, folder: Path, run: str) -> None:
 
 
 def client():
-    from coterie.deployment.flower.app import client_app
+    from coterie.deployment.flower.app import client
 
-    return client_app(end)
+    return client(end)
 
 
 def server():

@@ -134,8 +134,19 @@ class FlowerTransport:
         return None
 
 
-def client_app(end: Callable[[Context], tuple[str, Receiver]]) -> ClientApp:
-    """The generic ClientApp: bytes in, bytes out.
+def site(context: Any) -> tuple[str, Receiver]:
+    """Name of the site here, and what answers its messages."""
+    from coterie.deployment.site import receiver
+    from coterie.deployment.site.redaction_and_owner_log import redact_paths
+
+    try:
+        return Member.read(folder()).name, receiver.receiver(folder())
+    except CoterieError as problem:  # whose text Flower sends on
+        raise CoterieError(redact_paths(str(problem), folder())) from problem
+
+
+def client(end: Callable[[Context], tuple[str, Receiver]] = site) -> ClientApp:
+    """The ClientApp of a site: bytes in, bytes out.
 
     ``end(context)`` gives the name of the site and its receiver; a process of the app lives for one message. A message
     that is addressed to another site is answered by an error.
@@ -163,22 +174,6 @@ Program = Callable[[FlowerTransport, Path, str], object]
 def folder() -> Path:
     """The coordinator's or site's folder."""
     return Path(os.environ["COTERIE_FOLDER"])
-
-
-def site(context: Any) -> tuple[str, Receiver]:
-    """Name of the site here, and what answers its messages."""
-    from coterie.deployment.site import receiver
-    from coterie.deployment.site.redaction_and_owner_log import redact_paths
-
-    try:
-        return Member.read(folder()).name, receiver.receiver(folder())
-    except CoterieError as problem:  # whose text Flower sends on
-        raise CoterieError(redact_paths(str(problem), folder())) from problem
-
-
-def client() -> Any:
-    """The ClientApp of a site."""
-    return client_app(site)
 
 
 def run_whole(grid: Any, folder: Path, run: str, digest: str) -> None:
