@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pytest
 
+import coterie
+from coterie.methods import hierarchical
 from tests.results import factory
 
 
@@ -75,3 +79,25 @@ def test_the_text_is_short_and_the_html_is_escaped() -> None:
     html = result._repr_html_()
     assert "<script>" not in html
     assert "y ~ x&lt;script&gt;" in html
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_how_unsure_variances_are_is_found_when_it_is_read(family, monkeypatch) -> None:
+    """Sites are asked within the run; here an in-process fit is asked later, and its table may have changed by then."""
+    rng, g = np.random.default_rng(3), np.arange(360) // 12
+    y = 0.8 * rng.normal(size=30)[g] + rng.normal(size=360)
+    table = pd.DataFrame({"g": g, "x": rng.normal(size=360), "y": y if family == "gaussian" else 1.0 * (y > 0.0)})
+    asked, explore = [], hierarchical.explore
+    monkeypatch.setattr(hierarchical, "explore", lambda *given: asked.append(1) or explore(*given))
+    call = {"client": "g", "splits": 0, "family": family, "covariance": "diagonal"}
+    over_wire = coterie.fit(table.copy(), "y ~ x", engine={"kind": "loopback", "sites": 2}, **call)
+    assert len(asked) == 1
+    here, sent = coterie.fit(table, "y ~ x", **call), coterie.fit(table.copy(), "y ~ x", **call)
+    table.loc[:, "y"] = 1.0 - table["y"]
+    assert str(here) and len(here.client_coefficients) == 30 and here.aic and len(asked) == 1
+    there = pickle.loads(pickle.dumps(sent.model))  # noqa: S301 - our own
+    assert len(asked) == 2
+    for result in (here, here, replace(sent, model=there)):
+        np.testing.assert_allclose(result.global_coefficients["df"], over_wire.global_coefficients["df"], rtol=1e-6)
+        np.testing.assert_allclose(result.client_std_errors, over_wire.client_std_errors, rtol=1e-6)
+    assert len(asked) == 3

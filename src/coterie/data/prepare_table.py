@@ -81,7 +81,7 @@ def prepare(
             design = Design.fit(table, parsed.formula, rows=take)
             design.need_variety()
         X = design.matrix(table, rows=take)
-        y = design.read_outcome(table, take)
+        y = np.array(design.read_outcome(table, take))  # which the table may change before all is asked for
         if (trials := design.read_trials(table, take)) is not None:
             y = checked_shares(y, trials, design.outcome, rows)
         asked = family_named(family)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def fit(
     own: bool = False,
     residual: str = "common",
     quadrature: int | None = None,
-    intervals: bool = False,
+    intervals: bool | Literal["later"] = False,
 ) -> Estimates:
     """Learn the variances and solve the tree under them.
 
@@ -41,7 +41,7 @@ def fit(
     "by-client": a residual variance for each, learned after the structure of D is chosen. ``own``: every finest cluster
     has its own client variances. ``quadrature``: points for integrals over clients that stray in one direction, 1 for
     Laplace's approximation; by default many where a client has few rows. ``intervals``: covariances have what the
-    uncertainty of the variances adds.
+    uncertainty of the variances adds; "later", those of `Estimates.later` have, once they are asked for.
     """
     reml = reml and problem.family.has_dispersion
     about = problem.tree, problem.family, problem.personal, problem.intercept, problem.basis
@@ -53,9 +53,12 @@ def fit(
         state, logs = variances.learn_residual_variances(fed, search, state)
     deviance, s, sigma2 = search.evaluate(fed, state.x, state.u)
     L = search.factors(state.x)[0]
-    integrals = of_integrals(fed, setup, L, s, quadrature, several, intervals)
-    unsure = explore(fed, search, L, s, sigma2, covariance == "auto") if intervals else None
-    fitted = collect(fed, setup, s, L, sigma2, unsure=unsure)
+    integrals = of_integrals(fed, setup, L, s, quadrature, several, bool(intervals))
+
+    def unsure() -> Estimates:
+        return collect(fed, setup, s, L, sigma2, unsure=explore(fed, search, L, s, sigma2, covariance == "auto"))
+
+    fitted = unsure() if intervals is True else collect(fed, setup, s, L, sigma2)
     info: dict[str, Any] = {"covariance": search.structures[0].name, "criterion": tried, "status": state.status}
     info |= {"iterations": state.iteration, "reml": reml, "own": own, "rows": int(setup.rows)}
     info["parameters"] = setup.p + search.parameters + problem.family.scatters
@@ -68,7 +71,9 @@ def fit(
         each = require_all_replies(fed.ask(variances.residual_variance))["v"] * sigma2
         fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
         info |= {"residual": residual, "status": state.status}
-    return replace(fitted, log_likelihood=-0.5 * (deviance + logs) + in_table_units(setup, reml), info=info)
+    later = unsure if intervals == "later" else None
+    likelihood = -0.5 * (deviance + logs) + in_table_units(setup, reml)
+    return replace(fitted, log_likelihood=likelihood, info=info, later=later)
 
 
 def searched(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,6 +79,8 @@ class Estimates:
     info: dict[str, Any] = field(default_factory=dict)  # what was chosen and how the run went; plain JSON values
     uncertainty: Uncertainty | None = None  # of the variances, which covariances then have in them
     family: str = ""  # with degrees of freedom that were found; empty where it is the problem's
+    # Gives estimates whose covariances have the uncertainty of the variances, where these have not and it is wanted
+    later: Callable[[], Estimates] | None = field(default=None, metadata={"saved": False})
 
 
 def collect(
@@ -139,6 +142,7 @@ def in_table(fitted: Estimates, B: Floats) -> Estimates:
     def packed(S: Floats) -> Floats:
         return pack(B @ full(S) @ B.T)
 
+    later = fitted.later
     return replace(
         fitted,
         root=B @ fitted.root,
@@ -150,6 +154,7 @@ def in_table(fitted: Estimates, B: Floats) -> Estimates:
         D_client=B @ fitted.D_client @ B.T,
         D_levels=tuple(B @ D @ B.T for D in fitted.D_levels),
         uncertainty=None if fitted.uncertainty is None else fitted.uncertainty.turned(B),
+        later=None if later is None else lambda: in_table(later(), B),
     )
 
 

@@ -101,7 +101,7 @@ class FitResult(Inference):
     local_coefficients: pd.DataFrame | None = None
     call: dict[str, dict[str, Any]] = field(default_factory=dict)
     checked: dict[str, Any] | None = None
-    fitting: Any = None
+    fitting: Any = field(default=None, metadata={"saved": False})
 
     @cached_property
     def fit_check(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,10 @@ class Model(Estimates):
     clusters: Ints  # (m,): finest cluster of each client
     personal: Ints  # (q,): columns that differ between clients
 
+    def __getstate__(self) -> dict[str, Any]:
+        _ = self.root_cov  # what is to come does not travel
+        return vars(self)
+
     @property
     def varies(self) -> bool:
         """Whether clients have coefficients of their own."""
@@ -45,6 +50,33 @@ class Model(Estimates):
     def has_variances(self) -> bool:
         """Whether the method says how far clients and clusters stray from their parents."""
         return self.method in ("hierarchical", "single-cluster")
+
+
+_READING = Lock()
+UNSURE = ("root_cov", "node_cov", "client_cov", "uncertainty")
+
+
+class _Unsure:
+    """A field of covariances; where the uncertainty of the variances is to come :attr:`~Estimates.later`, once read."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __set__(self, model: Model, value: Any) -> None:
+        vars(model)[self.name] = value
+
+    def __get__(self, model: Model | None, owner: type) -> Any:
+        if model is None:
+            return self
+        with _READING:
+            if model.later is not None:
+                found = model.later()
+                vars(model).update({name: getattr(found, name) for name in UNSURE}, later=None)
+        return vars(model)[self.name]
+
+
+for name in UNSURE:
+    setattr(Model, name, _Unsure(name))
 
 
 @dataclass(frozen=True, eq=False)

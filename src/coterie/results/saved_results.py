@@ -83,7 +83,7 @@ def save_fit(result: FitResult, path: Path, force: bool = False) -> None:
         _refuse_others(path, force)
         shelf, before = Shelf(), _content(path / MODEL.file)
         checked = replace(result, checked=result.fit_check)
-        MODEL.write(path, {"schema": SCHEMA, "result": packed(checked, shelf, without="fitting")}, shelf)
+        MODEL.write(path, {"schema": SCHEMA, "result": packed(checked, shelf)}, shelf)
     except OSError as e:
         raise CoterieError(f"The model cannot be written to '{path}': {e.strerror or e}.") from e
     if before not in (None, _content(path / MODEL.file)):
@@ -112,7 +112,7 @@ def _load_fit(path: Path) -> FitResult:
         document = _document(path)
         instead = remedy(document, instead)
         parts, shelf = {"Model": Model, "Uncertainty": Uncertainty}, MODEL.shelf(path, document)
-        result = FitResult(**unpacked(FitResult, document["result"], shelf, parts, without="fitting"))
+        result = FitResult(**unpacked(FitResult, document["result"], shelf, parts))
         if result.design is not None and result.design.terms != result.model.terms:
             raise ValueError("its formula does not have its terms")
         if not _sound(result.model) or not _told(result.model):
@@ -213,12 +213,12 @@ def save_training(result: TrainingResult, out: Path) -> None:
         "config": {key: plain(getattr(config, key)) for key in (*SECTIONS, "method", "options", "compare")},
         "code": {path: found.sha256 for path, found in code.items()},
         "unseen": {path: found.unseen for path, found in code.items() if found.unseen},  # said to who reads this file
-        "result": packed(result, shelf, without="evidence"),
+        "result": packed(result, shelf),
         "tried": evidence.tried,
         "class_counts": None if evidence.class_counts is None else shelf.put("class_counts", evidence.class_counts),
         "groups": [None if g is None else shelf.put(f"groups.{k}", g) for k, g in enumerate(evidence.groups)],
         "runs": {
-            name: [packed(run, shelf, f"{name}.{k}.", without="theta") for k, run in enumerate(runs)]
+            name: [packed(run, shelf, f"{name}.{k}.") for k, run in enumerate(runs)]
             for name, runs in evidence.runs.items()
         },
     }
@@ -259,7 +259,7 @@ def _load_training(
 
 def _read(document: Mapping[str, Any], shelf: Shelf, config: Config) -> TrainingResult:
     """The models; a ValueError where parts do not fit each other."""
-    fields = unpacked(TrainingResult, document["result"], shelf, {}, without="evidence")
+    fields = unpacked(TrainingResult, document["result"], shelf, {})
     theta, group, m = fields["theta"], fields["group"], len(fields["labels"])
     rows = theta.ndim == 2 and len(theta) in (1, m) and theta.dtype.kind == "f"
     whole = all(0 <= n < 2**31 for n in (fields["classes"], *fields["shape"]))
@@ -291,7 +291,7 @@ def _read(document: Mapping[str, Any], shelf: Shelf, config: Config) -> Training
 
 def _run(entry: Mapping[str, Any], shelf: Shelf) -> Trained:
     """A run, without its models; a ValueError where its scores are not those of its clients."""
-    run = Trained(theta=None, **unpacked(Trained, entry, shelf, _PARTS, without="theta"))
+    run = Trained(theta=None, **unpacked(Trained, entry, shelf, _PARTS))
     m, scores = len(run.labels), run.scores
     if not len(scores.loss) == len(scores.weight) == m or not all(name in METRICS for name in scores.metrics):
         raise ValueError

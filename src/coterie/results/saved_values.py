@@ -302,10 +302,14 @@ _TYPES: dict[str, tuple[type, ...]] = {
 """Python's types of values that JSON holds, by the annotations of their fields."""
 
 
-def packed(made: Any, shelf: Shelf, at: str = "", without: str = "") -> dict[str, Any]:
+def saved_fields(cls: Any) -> dict[str, str]:
+    """Types by name of a dataclass's fields, but for those whose metadata say ``{"saved": False}``."""
+    return {f.name: str(f.type) for f in fields(cls) if f.metadata.get("saved", True)}
+
+
+def packed(made: Any, shelf: Shelf, at: str = "") -> dict[str, Any]:
     """The fields of a dataclass as JSON holds them, their arrays and tables on the shelf under names that begin so."""
-    some = [f for f in fields(made) if f.name != without]
-    return {f.name: _pack(str(f.type), f"{at}{f.name}", getattr(made, f.name), shelf) for f in some}
+    return {name: _pack(kind, f"{at}{name}", getattr(made, name), shelf) for name, kind in saved_fields(made).items()}
 
 
 def _pack(kind: str, name: str, value: Any, shelf: Shelf) -> Any:
@@ -336,14 +340,12 @@ def _pack(kind: str, name: str, value: Any, shelf: Shelf) -> Any:
     return plain(value)
 
 
-def unpacked(
-    cls: Any, entries: Mapping[str, Any], shelf: Shelf, parts: Mapping[str, Any], without: str = ""
-) -> dict[str, Any]:
+def unpacked(cls: Any, entries: Mapping[str, Any], shelf: Shelf, parts: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that :func:`packed` was given; a ValueError where one is of another type than declared.
 
     ``parts`` are the dataclasses that a field may be of, by their names.
     """
-    kinds = {f.name: str(f.type) for f in fields(cls) if f.name != without}
+    kinds = saved_fields(cls)
     if kinds.keys() != entries.keys():
         raise ValueError("the model's parts are not those of this version")
     return {name: unpack(kind, name, entries[name], shelf, parts) for name, kind in kinds.items()}

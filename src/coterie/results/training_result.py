@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
@@ -87,7 +87,7 @@ class TrainingResult:
         What groups that are known are called, in the order of their numbers.
     """
 
-    evidence: TrainingComparison
+    evidence: TrainingComparison = field(metadata={"saved": False})
     method: str
     labels: tuple[str, ...]
     theta: Any

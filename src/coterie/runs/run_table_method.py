@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.data.clients import Clients
 from coterie.engines.client_work_and_state import BLOCK
-from coterie.engines.local_engines import local_engine
+from coterie.engines.local_engines import InProcess, local_engine
 from coterie.families import Family, family_named
 from coterie.methods.method import Method
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, in_table, in_unit
@@ -85,6 +85,8 @@ def run(
     where = dict(engine or {})
     where["seed"] = int(taken.get("rounds", {}).get("seed", where.get("seed") or 0))  # of rows that are drawn
     with local_engine(objective(clients, problem.family), here, clients.ids, block=block, **where) as fed:
+        if isinstance(fed, InProcess) and taken.get("intervals"):  # which can be asked when they are read
+            taken["intervals"] = "later"
         fitted = method.fit(fed, problem, **taken)
     if problem.basis is not None:
         fitted = in_table(fitted, problem.basis.matrix)

@@ -48,7 +48,8 @@ class Trained:
     method: str
     setting: dict[str, Any]  # its hyper-parameters
     seed: int
-    theta: Any  # models of the clients: (m, d), or (1, d) where all have the same
+    # models of the clients: (m, d), or (1, d) where all have the same
+    theta: Any = field(metadata={"saved": False})
     scores: Scores  # of these on held-out rows
     curve: list[Point]  # round, scores, bytes and seconds wherever it was evaluated
     status: str  # "running" where all rounds were done
