@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from coterie.numerics.arrays import Bools, Floats, Ints
 
 
+_BLOCK = 1 << 17  # numbers
+
+
 @dataclass(frozen=True, eq=False)
 class Level:
     """One level of clusters, named as its column."""
@@ -73,6 +76,19 @@ class Clients:
         if self.trials:
             return np.bincount(self.codes, self.weights, len(self)).astype(np.int64)
         return self.counts if self.weights.all() else np.bincount(self.codes[self.weights > 0], minlength=len(self))
+
+    @property
+    def spread(self) -> tuple[Floats, Floats]:
+        """Means and standard deviations (p,) of the columns; by blocks, since numpy adds few columns slowly."""
+        n, p = self.X.shape
+        starts = range(0, n, max(_BLOCK // max(p, 1), 1))
+
+        def added(of: Callable[[Floats], Floats]) -> Floats:
+            blocks = (np.ascontiguousarray(self.X[k : k + starts.step].T) for k in starts)
+            return np.asarray(sum((of(block).sum(axis=1) for block in blocks), np.zeros(p)) / n)
+
+        mean = added(lambda block: block)
+        return mean, np.sqrt(added(lambda block: np.square(block - mean[:, None])))
 
     @property
     def single_rows(self) -> bool:

@@ -71,7 +71,7 @@ def orthogonal_columns(clients: Clients, first: Ints) -> Floats | None:
         return None
     intercept = [k for k in range(p) if clients.terms[k] == INTERCEPT]
     order = np.argsort([2 * (k not in first) + (k not in intercept) for k in range(p)], kind="stable")
-    scale = _largest(X)
+    scale = np.abs(_range(X)).max(axis=0)
     R = np.linalg.qr(triangle(X, scale, np.sqrt(clients.weights))[:, order], mode="r")
     B = np.zeros((p, p))
     B[np.ix_(order, order)] = np.linalg.inv(R * np.sign(np.diag(R))[:, None])
@@ -157,9 +157,10 @@ def collinear_over(terms: Sequence[str], facts: Facts, triangles: Callable[[Floa
 
     ``triangles(scale)`` is :func:`triangle` of every part; it is called where a closer look is needed.
     """
-    size = np.maximum(np.abs(facts.low), np.abs(facts.high))
-    same = facts.low == facts.high
-    return _trouble(terms, facts.rows, facts.gram, size, same, lambda scale: _stacked(triangles(scale)), _SINE_OF_SUMS)
+    low, high = facts.low, facts.high
+    top = float(max(abs(low[-1]), abs(high[-1])))
+    closer = lambda scale: _stacked(triangles(scale))  # noqa: E731
+    return _trouble(terms, facts.rows, facts.gram, top, lambda: (low[:-1], high[:-1]), closer, _SINE_OF_SUMS)
 
 
 def shared_terms(terms: Sequence[str], shared: Sequence[str]) -> Bools:
@@ -228,30 +229,31 @@ def collinear(clients: Clients, sums: bool = False) -> str | None:
     Columns are compared in their order, so that the later one is named as superfluous. Where columns are summed as they
     are (``sums``), less can be told.
     """
-    X, size = clients.X, np.append(_largest(clients.X), np.abs(clients.y).max(initial=0.0))
+    X, top = clients.X, float(np.abs(clients.y).max(initial=0.0))
     sine = _SINE_OF_SUMS if sums else _SINE
-    same = X.max(axis=0, initial=-np.inf) == X.min(axis=0, initial=np.inf)
-    return _trouble(clients.terms, len(X), _gram(X), size, same, lambda scale: triangle(X, scale), sine)
+    return _trouble(clients.terms, len(X), _gram(X), top, lambda: _range(X), lambda scale: triangle(X, scale), sine)
 
 
 def _trouble(
     terms: Sequence[str],
     n: int,
     gram: Floats,
-    sizes: Floats,
-    same: Bools,
+    top: float,
+    bounds: Callable[[], tuple[Floats, Floats]],
     triangle: Callable[[Floats], Floats],
     sine: float,
 ) -> str | None:
-    """The sentence of :func:`collinear`, of n rows with this X'X and largest values (p + 1,) of columns and outcome.
+    """The sentence of :func:`collinear`, of n rows with this X'X whose largest outcome is ``top``.
 
-    ``same`` are the columns with one value.
+    ``bounds`` gives the smallest and the largest value (p,) of each column.
     """
-    p, scale, top = len(terms), sizes[:-1], sizes[-1]
+    p = len(terms)
     if n < p:
         return f"There are {n:,} rows for {p:,} columns: give more rows, or leave columns out of the formula."
     if _well_conditioned(gram) and 1e-100 <= top <= 1e100:
         return None
+    low, high = bounds()
+    scale, same = np.maximum(np.abs(low), np.abs(high)), low == high
     for name, size in [*zip(terms, scale, strict=True), ("the outcome", top)]:
         if size > 1e100 or 0 < size < 1e-100:
             what = name if name == "the outcome" else f"column '{name}'"
@@ -295,9 +297,8 @@ def _instead(term: str, parts: Sequence[str]) -> str:
     return "Leave one of them out of the formula."
 
 
-def _largest(X: Floats) -> Floats:
-    high, low = X.max(axis=0, initial=-np.inf), X.min(axis=0, initial=np.inf)
-    return np.asarray(np.maximum(np.abs(high), np.abs(low)))
+def _range(X: Floats) -> tuple[Floats, Floats]:
+    return X.min(axis=0, initial=np.inf), X.max(axis=0, initial=-np.inf)
 
 
 def _gram(X: Floats) -> Floats:

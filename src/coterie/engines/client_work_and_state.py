@@ -213,7 +213,7 @@ def checked_reply(reply: Any, size: int, name: str) -> dict[str, Any]:
         raise CoterieError(f"{name} must return a dict, not {what}: arrays by name, a row for each of {size} clients.")
     values: dict[str, Any] = {}
     for key, value in reply.items():
-        array = value if isinstance(value, Ragged | list) else np.asarray(value)
+        array = value if isinstance(value, (Ragged, list)) else np.asarray(value)
         if (isinstance(array, np.ndarray) and (array.ndim == 0 or array.dtype.hasobject)) or len(array) != size:
             shape = getattr(array, "shape", None)
             raise CoterieError(f"{name} must return {key!r} with one row for each of {size} clients, not {shape}.")

@@ -56,11 +56,11 @@ def measure(value: Any, n: int, k: int) -> tuple[float, float]:
 
     A CoterieError for a value that cannot travel, or one not aligned with ``n`` requests or ``k`` clusters.
     """
-    if isinstance(value, np.ndarray | Ragged):
+    if isinstance(value, (np.ndarray, Ragged)):
         return float(nbytes(value)), 0.0
     if value is None or isinstance(value, _PLAIN):
-        return (len(value) if isinstance(value, str | bytes) else 8.0), 0.0
-    if isinstance(value, PerRow | PerCluster):
+        return (len(value) if isinstance(value, (str, bytes)) else 8.0), 0.0
+    if isinstance(value, (PerRow, PerCluster)):
         length, what = (n, "request") if isinstance(value, PerRow) else (k, "cluster")
         size = 0.0
         for array in value.value.values() if isinstance(value.value, dict) else [value.value]:
@@ -70,7 +70,7 @@ def measure(value: Any, n: int, k: int) -> tuple[float, float]:
         return (0.0, size) if isinstance(value, PerRow) else (size / max(k, 1), 0.0)
     if isinstance(value, Mapping):
         parts = [measure(v, n, k) for v in value.values()]
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, (list, tuple)):
         parts = [measure(v, n, k) for v in value]
     else:
         raise CoterieError(f"A message cannot hold a {type(value).__name__}: send numbers, text, arrays or Ragged.")

@@ -237,7 +237,7 @@ def localise(value: Any, place: Any, wrapped: bool = False) -> Any:
 
     The place has ``clusters``, and positions ``at``, which are found only where a value has a row for each request.
     """
-    if isinstance(value, PerRow | PerCluster):
+    if isinstance(value, (PerRow, PerCluster)):
         part = pick(value.value, place.at if isinstance(value, PerRow) else place.clusters)
         if wrapped:
             return type(value)(part)
@@ -251,7 +251,7 @@ def localise(value: Any, place: Any, wrapped: bool = False) -> Any:
         return value.take(slice(None))
     if isinstance(value, Mapping):
         return {name: localise(v, place, wrapped) for name, v in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [localise(v, place, wrapped) for v in value]
     return value
 
@@ -273,4 +273,4 @@ def unequal(value: Any) -> bool:
         return value.unequal
     if isinstance(value, Mapping):
         return any(map(unequal, value.values()))
-    return isinstance(value, list | tuple) and any(map(unequal, value))
+    return isinstance(value, (list, tuple)) and any(map(unequal, value))

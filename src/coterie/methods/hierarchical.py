@@ -72,6 +72,8 @@ def fit(
         fitted = replace(fitted, client_sigma2=each, sigma2=float(each.mean()))
         info |= {"residual": residual, "status": state.status}
     later = unsure if intervals == "later" else None
+    if later is not None:
+        fitted = replace(fitted, client_cov=fitted.client_cov[:0].copy())
     likelihood = -0.5 * (deviance + logs) + in_table_units(setup, reml)
     return replace(fitted, log_likelihood=likelihood, info=info, later=later)
 

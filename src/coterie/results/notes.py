@@ -145,7 +145,7 @@ def after(
     standard deviations (p,) of their columns.
     """
     notes, rows, terms = list[str](), len(clients.X) > 0, clients.terms
-    mean, sd = (clients.X.mean(axis=0), clients.X.std(axis=0)) if spread is None else spread
+    mean, sd = clients.spread if spread is None else spread
     if problem.family.boundary:
         frame = np.diag(np.where(sd > 0.0, sd, np.abs(mean)))
         if INTERCEPT in terms:  # at the means, so that it does not depend on where columns have their zero

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -63,33 +64,59 @@ class Deviance:
             return gaussian(fed, self.setup, L, self.reml)
         return laplace(fed, self.setup, L, w, u)
 
-    def slopes(self, fed: Federation, x: Floats, s: Solution, sigma2: float) -> tuple[Floats, Floats, Floats]:
-        """Gradient of the deviance (a,), inverse of its expected Hessian, and that with zero variances held at zero."""
+    def slopes(self, fed: Federation, x: Floats, s: Solution, sigma2: float) -> tuple[Floats, Curvature]:
+        """Gradient of the deviance (a,), and what it is expected to curve by."""
         profiled = self.setup.family.has_dispersion
         L, _ = self.factors(x)
         C = s.inverse if profiled and self.reml else 0.0 * s.inverse
         scores, by_root = slopes(fed, self.setup, L, s, sigma2, C)
-        gradient, curvatures = [], []
-        holds: list[Floats] = []
-        for structure, Ll, parts in zip(self.structures, L, scores, strict=True):
-            e, o, square, n = (part.sum(0)[None] for part in parts) if len(Ll) == 1 else parts
-            gradient.append(structure.gradient(Ll, full(e - o)).ravel())
-            holds.extend(structure.hold(full(e - o)))
-            curvatures.append((structure.directions(Ll), full(e), full(square), n))
-        H = information(curvatures, self.setup.dof(self.reml) if profiled else None)
-        held, at = H.copy(), 0
-        for block in holds:
-            held[at : at + len(block), at : at + len(block)] += block
-            at += len(block)
+        sums = [
+            tuple(part.sum(0)[None] for part in parts) if len(Ll) == 1 else parts
+            for Ll, parts in zip(L, scores, strict=True)
+        ]
+        by = [full(e - o) for e, o, *_ in sums]
+        gradient = [each.gradient(*at).ravel() for each, *at in zip(self.structures, L, by, strict=True)]
+        if not profiled:
+            gradient.append(by_root)
+        dof = self.setup.dof(self.reml) if profiled else None
+        root = np.empty((0, 0)) if profiled else 0.5 * s.inverse
+        return np.concatenate(gradient), Curvature(self.structures, L, sums, by, dof, root)
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """Inverses (a, a) of the deviance's expected Hessian, which are seldom wanted, and made then."""
+
+    structures: tuple[Structure, ...]
+    L: list[Floats]
+    sums: list[tuple[Floats, ...]]  # of scores, as `slopes` has them
+    by: list[Floats]  # (groups, q, q) the gradient by every level's D
+    dof: float | None
+    root: Floats  # the part of w, where it is not profiled out
+
+    @cached_property
+    def _hessian(self) -> Floats:
+        levels = [
+            (each.directions(Ll), full(e), full(square), n)
+            for each, Ll, (e, _, square, n) in zip(self.structures, self.L, self.sums, strict=True)
+        ]
+        return information(levels, self.dof)
+
+    def inverse(self, held: bool = False) -> Floats:
+        """The inverse; with zero variances ``held`` at zero, or where there is no curvature but theirs."""
+        H = self._hessian
         # With hardly more rows than coefficients there is no curvature.
-        expected = H if np.diagonal(H).max(initial=0.0) > 0.0 else held
-        fisher, held = guarded_inverse(np.stack([expected, held]))
-        if profiled:
-            return np.concatenate(gradient), fisher, held
+        if held or not np.diagonal(H).max(initial=0.0) > 0.0:
+            H, at = H.copy(), 0
+            for block in (block for each, G in zip(self.structures, self.by, strict=True) for block in each.hold(G)):
+                H[at : at + len(block), at : at + len(block)] += block
+                at += len(block)
+        inverse = guarded_inverse(H)
+        if not self.root.size:
+            return inverse
         from scipy.linalg import block_diag
 
-        fisher, held = (block_diag(F, 0.5 * s.inverse) for F in (fisher, held))
-        return np.concatenate([*gradient, by_root]), fisher, held
+        return np.asarray(block_diag(inverse, self.root))
 
 
 @work

@@ -24,7 +24,7 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, Site, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, unfold
-from coterie.methods.tree.marginal_likelihood import Deviance
+from coterie.methods.tree.marginal_likelihood import Curvature, Deviance
 from coterie.methods.tree.penalised_tree import Setup, per_cluster, solve
 from coterie.methods.tree.sweep import sweep_down, zero_deviations
 from coterie.numerics.arrays import Floats, Ints, full
@@ -55,7 +55,7 @@ class State:
     deviance: float
     gradient: Floats  # (a,)
     H: Floats  # (a, a) inverse of the approximate Hessian that BFGS keeps
-    held: Floats  # (a, a) inverse of the expected one at x, with what holds zeros
+    expected: Curvature  # at x
     u: list[Floats]  # the clusters' deviations: where Newton's method starts
     rounding: float  # of the deviance, by that of the squares that residuals are left of
     iteration: int = 0
@@ -90,8 +90,8 @@ class Variances(Deviance):
     def start(self, fed: Federation, x: Floats, u: list[Floats]) -> State:
         """The state of a search that begins at x, Newton's method at the clusters' deviations u."""
         deviance, s, sigma2 = self.evaluate(fed, x, u)
-        gradient, fisher, held = self.slopes(fed, x, s, sigma2)
-        return State(x, deviance, gradient, fisher, held, s.positions.u, self.rounding(sigma2))
+        gradient, expected = self.slopes(fed, x, s, sigma2)
+        return State(x, deviance, gradient, expected.inverse(), expected, s.positions.u, self.rounding(sigma2))
 
     def step(self, fed: Federation, state: State) -> State:
         """One quasi-Newton step with backtracking: the unit of resume."""
@@ -99,7 +99,7 @@ class Variances(Deviance):
         slope = float(state.gradient @ d)
         noise = 1e-13 * abs(state.deviance) + state.rounding
         if -slope <= max(self.tolerance, noise):  # believed only if the expected Hessian says so too
-            state = replace(state, H=state.held)
+            state = replace(state, H=state.expected.inverse(held=True))
             d = -state.H @ state.gradient
             slope = float(state.gradient @ d)
         if -slope <= max(self.tolerance, noise):
@@ -118,14 +118,14 @@ class Variances(Deviance):
             t *= min(0.5, max(0.1, -0.5 * t * slope / excess)) if np.isfinite(excess) else 0.1
         # Far out, where outcomes are separated, all is flat, and slopes are of rounding.
         flat = t < 0.1 and state.deviance - deviance <= max(self.tolerance, noise)
-        if flat and np.array_equal(state.H, state.held):
+        if flat and np.array_equal(state.H, state.expected.inverse(held=True)):
             return replace(state, status="stopped")
-        gradient, H, held = self.slopes(fed, x, s, sigma2)
-        if flat:
-            H = held
-        elif state.iteration >= self.scoring:
+        gradient, expected = self.slopes(fed, x, s, sigma2)
+        if flat or state.iteration < self.scoring:
+            H = expected.inverse(held=flat)
+        else:
             H = bfgs_update(state.H, x - state.x, gradient - state.gradient)
-        return State(x, deviance, gradient, H, held, s.positions.u, self.rounding(sigma2), state.iteration + 1)
+        return State(x, deviance, gradient, H, expected, s.positions.u, self.rounding(sigma2), state.iteration + 1)
 
     def rounding(self, sigma2: float) -> float:
         """What the deviance is unsure of: of a Gaussian outcome's sums, where next to nothing is left of them."""
