@@ -270,12 +270,14 @@ def _split(hint: Any) -> tuple[Any, Option] | None:
 
 def _tables(kind: Any, value: Any, name: str, what: str) -> Any:
     """A table, or tables by name, as the dataclasses that are declared for them; None where none is."""
+    if not isinstance(value, Mapping):
+        return None
     place = f"{what[:-1]}.{name}]" if what.startswith("[") else f"[{name}]"
     for one in get_args(kind) if _is_union(kind) else (kind,):
         inner: Any = get_args(one)[-1] if get_origin(one) is dict else None
-        if _has_options(one) and isinstance(value, Mapping):
+        if _has_options(one):
             return of(one, value, place, noun="key")
-        if _has_options(inner) and isinstance(value, Mapping):
+        if _has_options(inner):
             each = {str(key): (v, f"{place[:-1]}.{key}]") for key, v in value.items()}
             return {key: v if isinstance(v, inner) else of(inner, v, at, noun="key") for key, (v, at) in each.items()}
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.labels import Coded, Labels, code, encode, factorize, label_text, tidied
+from coterie.data.labels import Coded, Labels, code, encode, factorize, label_ids, label_text, tidied
 from coterie.errors import CoterieError, listed, plural
 
 if TYPE_CHECKING:
@@ -229,6 +230,32 @@ class Column:
         unseen = codes == -2
         codes[unseen] = -1
         return codes, unseen
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of type and values, the same for a table that went through any format that keeps its types."""
+        kind, values = self._in_bytes
+        total = hashlib.sha256(f"{kind}\n".encode())
+        total.update(np.ascontiguousarray(values).view(np.uint8).data)
+        return total.digest()
+
+    @property
+    def _in_bytes(self) -> tuple[str, npt.NDArray[Any]]:
+        import pandas as pd
+
+        series = self.series
+        if pd.api.types.is_datetime64_any_dtype(series.dtype):
+            stamps = series.dt.tz_convert("UTC").dt.tz_localize(None) if series.dt.tz is not None else series
+            return "date", stamps.to_numpy(dtype="datetime64[us]").view(np.int64)
+        if pd.api.types.is_numeric_dtype(series.dtype) or pd.api.types.is_bool_dtype(series.dtype):
+            whole = getattr(series.dtype, "kind", "") in "biu"
+            if whole and (isinstance(series.dtype, np.dtype) or not series.hasnans):
+                kind = {"b": "truth", "i": "integer", "u": "integer"}.get(series.to_numpy().dtype.kind)
+                if kind is not None:
+                    return kind, series.to_numpy().astype("<i8", copy=False)
+            return "number", np.asarray(self.numbers, dtype="<f8")
+        labels = self.labels
+        return "text", np.append(label_ids(labels.labels), np.uint64(0))[labels.codes].astype("<u8", copy=False)
 
     @cached_property
     def missing(self) -> Bools:

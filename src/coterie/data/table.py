@@ -9,10 +9,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.data.columns import Column, Kind
-from coterie.data.labels import label_ids
 from coterie.errors import CoterieError, listed, nearest, plural
 from coterie.options import shown
 
@@ -74,11 +72,8 @@ class Table:
         """A hash (SHA-256) of column names, types and values, in their order; only of these columns, where given."""
         total = hashlib.sha256(f"{len(self)}".encode())
         for name in self.names:
-            if columns is not None and name not in columns:
-                continue
-            kind, values = _bytes_of(self[name])
-            total.update(f"\n{len(name)} {name} {kind}\n".encode())
-            total.update(np.ascontiguousarray(values).view(np.uint8).data)
+            if columns is None or name in columns:
+                total.update(f"\n{len(name)} {name} ".encode() + self[name].digest)
         return total.hexdigest()
 
     def _read_as_missing(self, name: str) -> str:
@@ -162,21 +157,3 @@ def meant(name: str, known: Sequence[str]) -> str:
     if not known:
         return " The table has no columns."
     return nearest(name, known) or f" There are the columns {listed(map(repr, known), 10)}."
-
-
-def _bytes_of(column: Column) -> tuple[str, npt.NDArray[Any]]:
-    """What a fingerprint takes of a column; the same for a table that went through any format that keeps its types."""
-    import pandas as pd
-
-    series = column.series
-    if pd.api.types.is_datetime64_any_dtype(series.dtype):
-        stamps = series.dt.tz_convert("UTC").dt.tz_localize(None) if series.dt.tz is not None else series
-        return "date", stamps.to_numpy(dtype="datetime64[us]").view(np.int64)
-    if pd.api.types.is_numeric_dtype(series.dtype) or pd.api.types.is_bool_dtype(series.dtype):
-        if not series.hasnans:
-            kind = {"b": "truth", "i": "integer", "u": "integer"}.get(series.to_numpy().dtype.kind)
-            if kind is not None:
-                return kind, series.to_numpy().astype("<i8", copy=False)
-        return "number", np.asarray(column.numbers, dtype="<f8")
-    labels = column.labels
-    return "text", np.append(label_ids(labels.labels), np.uint64(0))[labels.codes].astype("<u8", copy=False)
