@@ -108,7 +108,7 @@ class Declared:
 
     def read(self, value: Any, what: str = "") -> Any:
         """The value as it is kept; a CoterieError says what it must be. ``what`` is that of :func:`of`."""
-        if (tables := _tables(self.kind, value, self.name, what)) is not None:
+        if isinstance(value, Mapping) and (tables := _tables(self.kind, value, self.name, what)) is not None:
             return tables
         if self.option.each:
             given = (callable(value) and _is_union(self.kind)) or _inside(value, self.option)
@@ -270,8 +270,6 @@ def _split(hint: Any) -> tuple[Any, Option] | None:
 
 def _tables(kind: Any, value: Any, name: str, what: str) -> Any:
     """A table, or tables by name, as the dataclasses that are declared for them; None where none is."""
-    if not isinstance(value, Mapping):
-        return None
     place = f"{what[:-1]}.{name}]" if what.startswith("[") else f"[{name}]"
     for one in get_args(kind) if _is_union(kind) else (kind,):
         inner: Any = get_args(one)[-1] if get_origin(one) is dict else None
