@@ -5,11 +5,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import load_file
 
 from coterie.engines.ray import Ray
 from coterie.engines.ray.actors import ActorSlots
@@ -135,33 +138,58 @@ def test_actors_that_are_killed_change_nothing(seed, undisturbed, rows, tmp_path
     assert killed
 
 
+def processes():
+    """Numbers of the processes of actors on this machine, and of those that began them."""
+    found = set()
+    for at in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (at / "cmdline").read_bytes().startswith(b"ray::ActorSlot"):
+                found.add((int(at.name), int((at / "stat").read_text().rpartition(")")[2].split()[1])))
+    return found
+
+
+def wait_for(happens, seconds=60):
+    end = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@contextmanager
+def driving(address, folder, killed):
+    """The driver of a run, which is ``killed`` at the end of the block, or waited for."""
+    script, root = Path(__file__).with_name("driver.py"), Path(__file__).parents[3]
+    environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
+    driver = subprocess.Popen(
+        [sys.executable, script, address, folder], stdout=subprocess.PIPE, text=True, env=environment, cwd=root
+    )
+    guard = threading.Timer(240, driver.kill)
+    guard.start()
+    try:
+        yield driver
+    finally:
+        if killed is not None or sys.exc_info()[0] is not None:
+            driver.kill()
+        driver.stdout.close()
+        assert driver.wait(60) == (0 if killed is None else -signal.SIGKILL)
+        guard.cancel()
+
+
 @kills
 def test_a_driver_that_is_killed_goes_on_where_it_stood(seed, undisturbed, rows, tmp_path):
     rng = np.random.default_rng(seed)
     folder, last = home(tmp_path, rows), 0
     total = int(undisturbed["exchanges"])
     ends = sorted(rng.integers(1, total, 1 if seed == 0 else 3).tolist())
-    script, root = Path(__file__).with_name("driver.py"), Path(__file__).parents[3]
-    address = ray.get_runtime_context().gcs_address
-    environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
+    before = processes()
     for end in [*ends, None]:
-        driver = subprocess.Popen(
-            [sys.executable, script, address, folder], stdout=subprocess.PIPE, text=True, env=environment, cwd=root
-        )
-        guard = threading.Timer(120, driver.kill)
-        guard.start()
-        try:
+        with driving(ray.get_runtime_context().gcs_address, folder, end) as driver:
             for line in driver.stdout:
                 last = int(line)
                 if end is not None and last >= end:
                     threading.Event().wait(rng.exponential(0.003))
                     break
-        finally:
-            if end is not None or sys.exc_info()[0] is not None:
-                driver.kill()
-            driver.stdout.close()
-            assert driver.wait(60) == (0 if end is None else -signal.SIGKILL)
-            guard.cancel()
+        wait_for(lambda: processes() <= before)  # no actor outlives its driver
     assert last == total
     with np.load(folder / "found.npz") as found:
         same(dict(found), undisturbed)
@@ -175,3 +203,61 @@ def test_without_a_folder_an_actor_that_dies_ends_the_run_in_a_sentence():
         os.kill(ray.get(fed._slots.actors[0].run.remote(os.getpid)), signal.SIGKILL)
         with pytest.raises(CoterieError, match=r"site 0 .*begin with empty folders"):
             fed.ask(double, x=PerRow(np.ones(8)))
+
+
+@pytest.mark.soak
+def test_a_node_that_is_killed_changes_nothing(undisturbed, rows, tmp_path):
+    from ray.cluster_utils import Cluster
+
+    room = {"object_store_memory": 100 * 2**20, "include_dashboard": False}
+    cluster, folder, gone = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **room}), None, False
+    try:
+        node, folder = cluster.add_node(num_cpus=1, **room), home(tmp_path, rows)
+        raylet = node.all_processes["raylet"][0].process.pid
+        with driving(cluster.address, folder, None) as driver:
+            for line in driver.stdout:
+                if not gone and int(line) >= undisturbed["exchanges"] // 2:
+                    assert [parent for _, parent in processes()].count(raylet) == 1
+                    cluster.remove_node(node, allow_graceful=False)
+                    gone = True
+    finally:
+        cluster.shutdown()
+    assert gone
+    with np.load(folder / "found.npz") as found:
+        same(dict(found), undisturbed)
+
+
+def kill_at_checkpoint(folder, command, how):
+    driver = subprocess.Popen(command, **how)
+    try:
+        wait_for(lambda: driver.poll() is not None or any(folder.glob("**/checkpoint")), 240)
+    finally:
+        driver.kill()
+    assert driver.wait(60) == -signal.SIGKILL
+
+
+@pytest.mark.soak
+def test_a_training_whose_driver_is_killed_goes_on(tmp_path):
+    address, before = ray.get_runtime_context().gcs_address, processes()
+    text = """
+        data = {{ partition = "rotated", clients = 12, rows = 360 }}
+        engine = {{ kind = "ray", address = "{}" }}
+        method = {{ name = "ditto" }}
+        run = {{ rounds = 30, checkpoint = "points", checkpoint_every = 2 }}
+    """
+    found = []
+    for folder in (tmp_path / "killed", tmp_path / "undisturbed"):
+        folder.mkdir()
+        (folder / "call.toml").write_text(text.format(address), encoding="utf-8")
+        command = [sys.executable, "-c", "import sys; from coterie.cli.main import main; main(sys.argv[1:])"]
+        command += ["fit", folder / "call.toml", "--out", folder / "out"]
+        how = {"env": os.environ | {"RAY_AUTH_MODE": "disabled"}, "cwd": folder}
+        if folder.name == "killed":
+            kill_at_checkpoint(folder, command, how)
+            wait_for(lambda: processes() <= before)
+            command.append("--resume")
+        subprocess.run(command, **how, check=True, timeout=300)
+        found.append({f.name: load_file(f) for f in sorted((folder / "out").rglob("*.safetensors"))})
+    assert found[0]
+    for name, arrays in found[1].items():
+        same(found[0][name], arrays)
