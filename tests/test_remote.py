@@ -1,7 +1,10 @@
 """Places at a URL: an object store takes tables, results, reports, checkpoints and journals as a disk does."""
 
+import json
 import pickle
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 
 import numpy as np
@@ -171,6 +174,44 @@ def test_a_store_that_does_not_answer_is_named(monkeypatch):
         coterie.load("s3://b/m?endpoint_override=127.0.0.1:9")
 
 
+class GoogleMetadata(BaseHTTPRequestHandler):
+    """A store that knows of one object of 17 bytes."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        there = self.path.startswith("/storage/v1/b/bucket/o/rows.csv")
+        about = {"kind": "storage#object", "name": "rows.csv", "bucket": "bucket", "size": "17", "generation": "1"}
+        body = json.dumps(about if there else {"error": {"code": 404}}).encode()
+        self.send_response(200 if there else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_gs_url_reaches_a_store_of_google():
+    with ThreadingHTTPServer(("127.0.0.1", 0), GoogleMetadata) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_port
+        place = files.place(f"gs://anonymous@bucket/rows.csv?endpoint_override=127.0.0.1:{port}&scheme=http")
+        assert place.is_file() and place.stat().st_size == 17
+        assert not (place.parent / "none.csv").is_file()
+        server.shutdown()
+    assert f"{place}" == "gs://bucket/rows.csv"
+
+
+def test_an_hdfs_url_reaches_pyarrows_file_system(monkeypatch):
+    asked = []
+    system = SimpleNamespace(from_uri=lambda root: (asked.append(root), ("system", "/"))[1])
+    monkeypatch.setattr("pyarrow.fs.FileSystem", system)
+    assert files.place("hdfs://node:9000/data/rows.csv").opened() == ("system", "/data/rows.csv")
+    assert asked == ["hdfs://node:9000"]
+
+
+NOBODY = "endpoint_override=127.0.0.1:9&scheme=http&retry_limit_seconds=1"
 ABSENT = "s3://nobucket/x{}"
 
 
@@ -182,7 +223,11 @@ ABSENT = "s3://nobucket/x{}"
         (lambda at: Journal(at("")).add("ask", b"", {}), "cannot be written: The specified bucket does not exist"),
         (lambda at: coterie.load(at("")), "There is no coterie model in 's3://nobucket/x': it does not exist."),
         (lambda at: coterie.read_table("s3://b/x.csv?odd=1"), "'s3://b/x.csv' cannot be opened: Unexpected query"),
-        (lambda at: coterie.read_table("foo://b/x.csv"), "cannot be opened: pyarrow reads s3://, gs:// and hdfs://"),
+        (lambda at: coterie.read_table("https://b/x.csv"), "gs:// and hdfs://, and no other; fetch the file, and name"),
+        (
+            lambda at: coterie.read_table(f"gs://anonymous@b/x.csv?{NOBODY}"),
+            "Could not connect to server (UNAVAILABLE).",
+        ),
         (
             lambda at: coterie.read_table(Path("s3://b/x.csv")),
             "is a URL made a Path",
@@ -193,3 +238,15 @@ def test_what_cannot_be_opened_is_said_in_a_sentence(url, does, sentence):
     query = "?" + url("").partition("?")[2]
     with pytest.raises(CoterieError, match=names(sentence)):
         does(lambda end: ABSENT.format(end) + query)
+
+
+def test_hdfs_without_hadoop_says_what_it_needs(monkeypatch):
+    def missing(_):
+        raise OSError("Unable to load libjvm: /usr/lib/jvm/libjvm.so: cannot open shared object file")
+
+    monkeypatch.setattr("pyarrow.fs.FileSystem", SimpleNamespace(from_uri=missing))
+    sentence = (
+        "'hdfs://other:9000/x.csv' cannot be opened: Unable to load libjvm: .* needs Java and Hadoop here: set JAVA_"
+    )
+    with pytest.raises(CoterieError, match=sentence):
+        coterie.read_table("hdfs://other:9000/x.csv")

@@ -181,6 +181,12 @@ def _reason(problem: BaseException) -> str:
     text = re.sub(r" in URI: .*", "", re.sub(r"//[^/?@ ]*@", "//", text))
     if aws := re.search(r"AWS Error (\w+) .*? operation: (.*)", text):
         text = f"{aws[2].rstrip('.')} ({aws[1]})"
+    if google := re.search(
+        r"Status\((\w+): (?:.*message of )?(?:.*CURL error \[\d+\]=)?(.*?)(?: error_info=.*|\)?$)", text
+    ):
+        text = f"{google[2].rstrip('.')} ({google[1]})"
+    if "libjvm" in text or "libhdfs" in text:
+        text += ", and hdfs:// needs Java and Hadoop here: set JAVA_HOME, HADOOP_HOME and CLASSPATH"
     if "Unrecognized filesystem" in text:
-        text = "pyarrow reads s3://, gs:// and hdfs:// beside file://"
+        text = "pyarrow reads s3://, gs:// and hdfs://, and no other; fetch the file, and name where it lies here"
     return text[:200].rstrip(". ")
