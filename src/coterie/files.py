@@ -94,6 +94,15 @@ def content(path: Path) -> bytes:
         return file.read()
 
 
+def stamp(path: Path) -> tuple[int, ...]:
+    """What changes when a file of this machine is written; empty where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     """The tables of a file; a CoterieError says that it is missing, unreadable or no TOML.
 

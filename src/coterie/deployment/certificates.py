@@ -257,16 +257,10 @@ def _certificate(
 ) -> bytes:
     """A certificate of a ``server``, by the extensions of one, or of an authority."""
     now, ca = datetime.now(UTC), not server
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        # Begun an hour ago: clocks differ. One for tests that has ended begins before its end.
-        .not_valid_before(min(now, now + timedelta(days=days)) - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=days))
-    )
+    end = now + timedelta(days=days)
+    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+    # Begun an hour ago: clocks differ. One for tests that has ended begins before its end.
+    builder = builder.not_valid_before(min(now, end) - timedelta(hours=1)).not_valid_after(end)
     usage = x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **dict.fromkeys(_UNUSED, False))
     extensions: list[tuple[x509.ExtensionType, bool]] = [  # with those that strict checks of chains ask for
         *((one, False) for one in server),

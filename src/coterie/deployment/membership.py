@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from coterie import files
 from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import FEDERATION, Config
 from coterie.engines import wire
@@ -112,7 +113,7 @@ class Members:
         self, transport: Transport, folder: Path, home: Path, refused: Mapping[str, str] | None = None
     ) -> None:
         self._transport, self._folder, self._refused = transport, folder, dict(refused or {})
-        self._stamps: list[tuple[int, int]] = []
+        self._stamps: list[tuple[int, ...]] = []
         self._here: frozenset[str] = frozenset()
         here, config, begun = self._belonging(), Config.read(folder), _begun(home)
         before = sorted(transport.sites) if begun is None else list(begun["sites"])
@@ -143,11 +144,7 @@ class Members:
 
     def _belonging(self) -> frozenset[str]:
         """Who belongs now: the files are read when they have changed."""
-        stamps = [
-            (stat.st_mtime_ns, stat.st_ino)
-            for path in (self._folder / FEDERATION, self._folder / MEMBERS)
-            if path.exists() and (stat := path.stat())
-        ]
+        stamps = [files.stamp(self._folder / name) for name in (FEDERATION, MEMBERS)]
         if stamps != self._stamps:
             self._here, self._stamps = frozenset(belonging(self._folder)), stamps
         return self._here

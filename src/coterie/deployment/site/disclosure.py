@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie import files
 from coterie.deployment.site.site_toml import Disclosure
 from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import read_durable, write_durable
@@ -223,7 +224,7 @@ class Releases:
 
     def _read(self) -> None:
         """Take what the file says: another process of the site may have written it since."""
-        if (now := stamp(self._path)) and now != self._stamp:
+        if (now := files.stamp(self._path)) and now != self._stamp:
             kept = read_durable(self._path, LOST)
             with fitting(f"'{self._path}'", f"{LOST[0].upper()}{LOST[1:]}."):
                 lists = kept["asked"], kept.get("declined", [])
@@ -238,16 +239,7 @@ class Releases:
 
     def _write(self, kept: dict[str, Any]) -> None:
         write_durable(self._path, wire.pieces(kept))
-        self._kept, self._stamp = kept, stamp(self._path)
-
-
-def stamp(path: Path) -> tuple[int, ...]:
-    """What changes when a file is written; empty where there is none."""
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return ()
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+        self._kept, self._stamp = kept, files.stamp(self._path)
 
 
 def _day() -> str:

@@ -67,7 +67,7 @@ class SiteReceiver:
         prepare: Prepare = prepared_data.prepare,
     ) -> None:
         self.folder, self._given = Path(folder), member is not None
-        self._site_stamp = () if self._given else disclosure.stamp(self.folder / SITE)
+        self._site_stamp = () if self._given else files.stamp(self.folder / SITE)
         self.member, self.config = member or Member.read(self.folder), config or Config.read(self.folder)
         self.config.need_site(self.member.name)
         self._keep, self._durable, self._prepare = drawer or self.folder, drawer is None, prepare
@@ -119,7 +119,7 @@ class SiteReceiver:
 
     def _answer_or_refuse(self, request: Any, key: bytes) -> bytes:
         try:
-            if not self._given and (said := disclosure.stamp(self.folder / SITE)) != self._site_stamp:
+            if not self._given and (said := files.stamp(self.folder / SITE)) != self._site_stamp:
                 self.member, self._site_stamp = Member.read(self.folder), said  # what its owner has written since
                 self._guard = self._guarded()
                 self._runs.clear()
@@ -333,7 +333,7 @@ class SiteReceiver:
 
     def _run_stamp(self, run: str) -> tuple[int, ...]:
         """What tells the state of a run in its folder from what any other call left there."""
-        return disclosure.stamp(self._path(run).parent / "head")
+        return files.stamp(self._path(run).parent / "head")
 
     def _opened(self, run: Any) -> dict[str, Any] | None:
         """What a run was opened with here; None where it was not."""
