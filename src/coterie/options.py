@@ -154,7 +154,7 @@ def _declared(of: Any) -> dict[str, Declared]:
         return {name: Declared(name, *split, parameters[name].default) for name, split in found.items() if split}
     out: dict[str, Declared] = {}
     above = [annotated(cls) for cls in of.__mro__]
-    for f in (f for f in fields(of) if f.init):
+    for f in sorted((f for f in fields(of) if f.init), key=lambda f: f.kw_only is True):  # as in the signature
         if split := next(filter(None, (_split(hints.get(f.name)) for hints in above)), None):
             default = f.default if f.default_factory is MISSING else f.default_factory()
             out[f.name] = Declared(f.name, *split, *(() if default is MISSING else (default,)))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from coterie.errors import CoterieError
-from coterie.objectives.torch_names import HALF, Optimizer
-from coterie.options import Checked, Option, declared, of, shown, unheeded
+from coterie.objectives.torch_names import HALF, StepOptions
+from coterie.options import Option, declared, of, shown, unheeded
 from coterie.runs.in_memory import code
 from coterie.runs.metrics import chosen_names, names
 
@@ -119,7 +119,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Torch(Checked):
+class Torch(StepOptions):
     """A net as every client's model, and its loss: the second argument of :func:`coterie.fit`, or ``[model]``.
 
     ``path`` is the net: a module, what makes one, or a name. ``loss`` and ``score`` are functions
@@ -157,20 +157,6 @@ class Torch(Checked):
     dtype: Annotated[Literal["float32", "float64", "bfloat16"], Option("Of the parameters.", remedy=HALF)] = "float32"
     device: Annotated[str, Option("Where it is trained: cpu, cuda, cuda:1.")] = "cpu"
     buffers: Annotated[Literal["personal", "averaged", "refused"], Option("What happens to statistics.")] = "personal"
-    clip: Annotated[float | None, Option("Largest norm of a step's gradient.", above=0.0)] = None
-    momentum: Annotated[float, Option("Of local steps.", low=0.0, below=1.0)] = 0.0
-    ridge: Annotated[float, Option("Weight decay of local steps.", low=0.0)] = 0.0
-    optimizer: Annotated[Optimizer, Option("Of local steps: a class of torch.optim, anew in every round.")] = "SGD"
-    optimizer_args: Annotated[dict[str, Any], Option("Its arguments beside the step size eta, as in torch.")] = field(
-        default_factory=dict
-    )
-    batches: Annotated[
-        Literal["drawn", "shuffled"], Option("Of B rows: drawn with replacement, or the next ones of a shuffled epoch.")
-    ] = "drawn"
-    at_once: Annotated[
-        int,
-        Option("Most rows that the net sees at a time; the gradient of a step is the sum over parts; 0: all.", low=0),
-    ] = 0
     batched: Annotated[
         bool | None, Option("Whether clients run as one batch; by default a small net without convolutions does.")
     ] = None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -17,28 +15,11 @@ from coterie.objectives.deep.architecture import Architecture
 from coterie.objectives.deep.optimizers import StackedOptimizer, need_optimizer
 from coterie.objectives.gradient_steps import Walk
 from coterie.objectives.row_kernels import owned_rows
-from coterie.objectives.torch_names import Optimizer
-from coterie.options import Checked, Option
+from coterie.objectives.torch_names import StepOptions
 
 
-@dataclass(frozen=True)
-class Training(Checked):
+class Training(StepOptions):
     """How clients take steps, beside their size."""
-
-    clip: Annotated[float | None, Option("Longest gradient of a step; longer ones are shortened.", above=0.0)] = None
-    ridge: Annotated[float, Option("Weight decay: ``ridge |theta|^2 / 2`` beside every row's loss.", low=0.0)] = 0.0
-    momentum: Annotated[float, Option("Heavy ball, from rest in every run of local steps.", low=0.0, below=1.0)] = 0.0
-    optimizer: Annotated[Optimizer, Option("Class of ``torch.optim``, anew in every run of local steps.")] = "SGD"
-    optimizer_args: Annotated[dict[str, Any], Option("Its arguments beside the step size.")] = field(
-        default_factory=dict
-    )
-    batches: Annotated[
-        Literal["drawn", "shuffled"],
-        Option("Rows of a step: drawn with replacement, or the next ones of all rows, shuffled anew in every epoch."),
-    ] = "drawn"
-    at_once: Annotated[
-        int, Option("Most rows in memory at a time: those of a step are added up in such parts; 0: all.", low=0)
-    ] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
