@@ -30,15 +30,17 @@ DRIFT = 60.0
 
 @dataclass(frozen=True)
 class Answer(Checked):
-    """What a site says: who it is, what is wrong or odd with its table, its columns, levels that enough rows have."""
+    """What a site says."""
 
-    name: Annotated[str, Option()]
-    version: Annotated[str, Option()]
-    clock: Annotated[float, Option(low=-1e12, high=1e12)]
-    problems: Annotated[tuple[str, ...], Option()]
-    columns: Annotated[dict[str, Any] | None, Option()] = None
-    doubts: Annotated[tuple[str, ...], Option()] = ()
-    present: Annotated[dict[str, tuple[str, ...]], Option()] = field(default_factory=dict)
+    name: Annotated[str, Option("Who it is.")]
+    version: Annotated[str, Option("Of its coterie.")]
+    clock: Annotated[float, Option("Seconds since 1970.", low=-1e12, high=1e12)]
+    problems: Annotated[tuple[str, ...], Option("What is wrong with its table.")]
+    columns: Annotated[dict[str, Any] | None, Option("Its schema, where it has a table.")] = None
+    doubts: Annotated[tuple[str, ...], Option("What may be right all the same.")] = ()
+    present: Annotated[dict[str, tuple[str, ...]], Option("Levels that enough rows have, by column.")] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True)
