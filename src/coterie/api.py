@@ -131,7 +131,8 @@ def fit(  # type: ignore[misc]
         Share of each client's rows that is held out. With Torch 0 is for a final fit on all rows, which has no scores.
     engine : {"auto", "inprocess", "loopback", "ray"} or mapping, default "auto"
         Where clients are: in this process as they are, as sites behind a wire, whose bytes the ledger then counts, or
-        as Ray actors, processes of their own; or keys of ``[engine]``, such as ``{"kind": "ray", "sites": 5}``. Of a
+        as Ray actors, processes of their own, which read Parquet (a folder too) themselves where ``splits`` is 0; or
+        keys of ``[engine]``, such as ``{"kind": "ray", "sites": 5}``. Of a
         federation, whose folder says that, the ``name`` of the run, by which one that was cut short goes on, and a
         ``timeout`` in seconds.
     partition : str or mapping, optional
@@ -297,6 +298,12 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
 
 def _fitted(rows: Any, arguments: dict[str, Any]) -> FitResult:
     """A table's result; a person sees what is going on where that takes long."""
+    if "ray" in str(arguments["engine"]):
+        from coterie.deployment import calls_over_actors
+
+        if calls_over_actors.reads(rows, arguments["engine"], arguments["splits"], arguments["methods"]):
+            with status("Actors read and fit ...", AFTER):
+                return calls_over_actors.fit(rows, arguments)
     from coterie.results.table_call import fitting
 
     with status("Comparing the methods ...", AFTER):

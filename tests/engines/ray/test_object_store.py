@@ -10,6 +10,7 @@ from coterie.data.table_files import write_table
 from coterie.engines.ray import Ray
 from coterie.errors import CoterieError
 from coterie.methods import local
+from tests.cli.harness import coterie as command
 
 pytest.importorskip("ray")
 pytest.importorskip("moto")
@@ -34,6 +35,8 @@ def test_actors_read_and_write_at_a_url(pool):
         assert (files.place(url("state")) / "site-1" / "head").is_file()
         assert list(files.place(url("journal")).glob("entries-0-*"))
         out = pd.concat([coterie.read_table(url(f"coefficients/site-{s}.parquet")) for s in range(2)])
+        ran = command("fit", url("rows"), "--formula", "y ~ x", "--client", "id", "--splits", "0", "--engine", "ray")
+        assert (ran.code, ran.err) == (0, "") and "secret" not in ran.out
         with pytest.raises(CoterieError, match="There is no folder 's3://bucket/nowhere'"):
             Ray.parquet(url("nowhere"), "y ~ x", "id")
     here = coterie.fit(df, "y ~ x", "id", method="local", splits=0, covariance="diagonal")

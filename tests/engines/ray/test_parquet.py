@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import coterie
 from coterie.data.design import INTERCEPT
 from coterie.data.identifiability import constant_within_clients
 from coterie.data.prepare_table import prepare
@@ -134,3 +135,43 @@ def test_what_is_wrong_with_the_folder_is_named(tmp_path):
     (tmp_path / "broken.parquet").write_bytes(b"nonsense")
     with pytest.raises(CoterieError, match="damaged"):
         Ray.parquet(tmp_path, "y ~ x", "id")
+
+
+@pytest.mark.parametrize(
+    ("formula", "options"),
+    [
+        ("y ~ x + scale(z) + kind + size", {"cluster": ["group", "region"], "weights": "w"}),
+        ("yes ~ x", {"family": "binomial", "offset": "z", "shared": "x", "method": "pooled"}),
+    ],
+    ids=["nested", "pooled"],
+)
+def test_a_fit_of_a_folder_is_read_by_actors(table, tmp_path, monkeypatch, formula, options):
+    here = coterie.fit(table, formula, "id", splits=0, **options)
+    folder = written(tmp_path / "rows", table.sort_values("id", kind="stable"))
+
+    def refused(*_, **__):
+        raise AssertionError("this process reads no rows")
+
+    for place in ("pandas.read_parquet", "pyarrow.parquet.read_table", "coterie.data.prepare_table.prepare"):
+        monkeypatch.setattr(place, refused)
+    there = coterie.fit(str(folder), formula, "id", splits=0, engine={"kind": "ray", "sites": 2}, **options)
+    monkeypatch.undo()
+    mine, others = (
+        {str(label): row for label, row in zip(r.model.labels, r.model.client, strict=True)} for r in (here, there)
+    )
+    assert mine.keys() == others.keys() and there.method == here.method
+    for label, row in mine.items():
+        np.testing.assert_allclose(others[label], row, rtol=1e-5, atol=1e-6)
+    new = table.head(50)
+    np.testing.assert_allclose(there.predict(new)["prediction"], here.predict(new)["prediction"], rtol=1e-5, atol=1e-6)
+    assert there.config()["data"]["source"] == str(folder) and there.config()["engine"] == {"kind": "ray", "sites": 2}
+    there.save(tmp_path / "saved")
+    np.testing.assert_array_equal(coterie.load(tmp_path / "saved").model.client, there.model.client)
+
+
+def test_what_actors_cannot_do_for_a_fit_is_said(table, tmp_path):
+    folder = written(tmp_path / "rows", table)
+    with pytest.raises(CoterieError, match=r"'.*rows', a folder, is read by actors of Ray.*say splits=0"):
+        coterie.fit(str(folder), "y ~ x", "id", engine="ray")
+    with pytest.raises(CoterieError, match="Who is alike is found where all rows are together"):
+        coterie.fit(str(folder), "y ~ x", "id", engine="ray", splits=0, network={"space": "model"})

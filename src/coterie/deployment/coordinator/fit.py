@@ -63,7 +63,7 @@ def fit(
         fed, opened = opened("weighed", mean_weight=mean), partial(opened, mean_weight=mean)
         feds.append(fed)
     clients = clients_without_rows(fed, design.terms, task)
-    named, strengths = program.program in FITTED, _strengths(clients, given)
+    named, strengths = program.program in FITTED, single_strengths(clients, given)
     names = _applying(options, found, clients, bool(strengths))
     every = {name: Asked.of(name, options, clients, found, strengths) for name in names}
     notes = fed.participants.notes
@@ -220,7 +220,8 @@ def _chosen(name: str, options: Options) -> str | None:
     return None
 
 
-def _strengths(clients: Clients, given: Mapping[str, Any]) -> dict[str, Any]:
+def single_strengths(clients: Clients, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Strengths that are given, by name; a CoterieError for a grid of them."""
     found = aligned(clients, {name: given.get(name) for name in STRENGTHS})
     if several := [name for name, candidates in found.items() if len(candidates) > 1]:
         raise CoterieError(

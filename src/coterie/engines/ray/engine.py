@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import federation, files
+from coterie.data.clients import Clients, Level
+from coterie.data.design import Design
 from coterie.data.table import as_name, as_names
 from coterie.engines.client_work_and_state import BLOCK
 from coterie.engines.coordinator import Coordinator, Exchanged
@@ -108,6 +110,7 @@ class Ray(Coordinator):
             if isinstance(objective, Asked):
                 makes, common, agreed = load(self._slots, objective)
                 data = itertools.repeat(common)
+                self._read = objective.client, common[1], agreed.common[2]
                 self.problem, self.terms = agreed.problem, agreed.terms
                 self.levels, self.notes = agreed.levels, agreed.notes
             elif known is not None:
@@ -180,6 +183,22 @@ class Ray(Coordinator):
         fed = cls(asked, sites=sites, **engine)
         fed.reveals = bool(reveal)
         return fed
+
+    def described(self) -> tuple[Clients, GroupedProblem, Design, float]:
+        """Of :meth:`parquet`: clients without their rows, the problem, what makes the columns, and the mean weight."""
+        if self.problem is None:
+            raise CoterieError("Only a federation made by Ray.parquet knows what its clients are called.")
+        (name, design, weight), none = self._read, np.empty(0)
+        told = [one for one in actors.get(self._slots.do("described", [()] * len(self._slots))) if len(one[1])]
+        labels, counts = (np.concatenate(part) for part in zip(*told, strict=True))
+        order = np.argsort(np.concatenate(self.sites))
+        stops = np.cumsum(counts[order])
+        levels = [Level(*level, parent) for level, parent in zip(self.levels, self.problem.tree.parents, strict=True)]
+        clients = Clients(
+            np.empty((0, len(self.terms))), none, none, none, stops - counts[order], stops, self.terms, labels[order],
+            name, self.clients.ids, tuple(levels), self.clients.clusters, np.empty(0, np.int64), notes=self.notes,
+        )  # fmt: skip
+        return clients, self.problem, actors.get(design), weight
 
     def write(self, folder: str | Path, fitted: Estimates) -> None:
         """Let every actor write its clients' coefficients to a Parquet file, for a federation made by :meth:`parquet`.

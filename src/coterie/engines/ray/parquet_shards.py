@@ -205,6 +205,11 @@ class Shard:
         ids = c.ids[self.order]
         self.parts = objective.take(self.order), numbers[self.order], np.ones(len(c)), ids
 
+    def described(self) -> tuple[Array, Ints]:
+        """Labels and numbers of rows of the clients here, in their order."""
+        c = self.clients
+        return (np.empty(0), np.empty(0, np.int64)) if c is None else (c.labels[self.order], c.counts[self.order])
+
     def write(self, folder: Path, theta: Array | None, cov: Array | None) -> None:
         """Write a row for each client here: labels, number of rows, coefficients, and standard errors if known."""
         c = self.clients
