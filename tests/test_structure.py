@@ -30,6 +30,7 @@ METHODS = [name for name in FILES if re.fullmatch(r"methods/\w+\.py", name) and 
 ROOMS = (
     *(
         "errors",
+        "lazy_modules",
         "options",
         "remote",
         "files",

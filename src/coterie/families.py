@@ -10,17 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from coterie import distributions, likelihoods
+from coterie.distributions import Floats, Mask
 from coterie.errors import CoterieError, listed, nearest
 from coterie.likelihoods import Kind
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from coterie.distributions import Floats, Mask
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,29 +33,29 @@ class Family:
     mean: Callable[[Floats], Floats]  # means at linear predictors, of any shape
     possible: Callable[[Floats], Mask]  # which values (n,) an outcome may have
     needs: str  # what an impossible outcome is told: what the family needs, and what to do
-    remedy: str
+    remedy: str = ""
     largest: float  # above it, a likelihood's digits are lost to rounding
     lowest: float  # no mean is below it
     # values that a mean comes near but never has: where a client's outcomes are all the same one, its estimate is
     # infinite without a penalty; and such outcomes in words
-    boundary: tuple[float, ...]
-    alike: str
-    counted: bool  # outcomes are whole numbers
-    two_classes: bool  # an outcome is 0 or 1, or text with two values
-    any_number: bool  # an outcome may be any number, a computed one too
-    convex: bool  # no row's curvature is below zero: each model has one optimum
-    is_quadratic: bool  # the loss is a quadratic of the linear predictor: clients' sums of squares say all, once
-    has_dispersion: bool  # the residual variance is a parameter; restricted likelihood is for such families
+    boundary: tuple[float, ...] = ()
+    alike: str = ""
+    counted: bool = False  # outcomes are whole numbers
+    two_classes: bool = False  # an outcome is 0 or 1, or text with two values
+    any_number: bool = False  # an outcome may be any number, a computed one too
+    convex: bool = True  # no row's curvature is below zero: each model has one optimum
+    is_quadratic: bool = False  # the loss is one of the linear predictor: clients' sums of squares say all, once
+    has_dispersion: bool = False  # the residual variance is a parameter; restricted likelihood is for such families
     curvature_bound: float  # what no row's curvature exceeds; infinite where it is the mean, which has no bound
     prior_sd: float  # in standard units, of a prior that keeps a client or cluster finite that stands alone
     root_precision: float  # of a prior on the root and what hangs on nothing else, finite for separated outcomes
     loss: str  # name of the held-out loss
     loss_factor: float  # held-out loss over negative log-likelihood: squared errors and deviances are twice as large
-    saturated: Callable[[Floats], Floats] | None  # loss of rows whose means are their outcomes (n,); None where zero
+    saturated: Callable[[Floats], Floats] | None = None  # loss of rows whose means are their outcomes (n,); None: zero
     deviance_power: float  # of the mean, to which the variance is proportional (Tweedie)
     # share of outcomes that are at most values, at linear predictors, of trials, with a dispersion; None where
     # intervals need none
-    cdf: Callable[[Floats, Floats, Floats, Kind], Floats] | None
+    cdf: Callable[[Floats, Floats, Floats, Kind], Floats] | None = None
     # outcomes at linear predictors, with the root of a residual variance or a dispersion
     draw: Callable[[np.random.Generator, Floats, Floats | float], npt.NDArray[Any]]
     # what a likelihood has beside means, where it is in each row's loss and a search finds it; and what stands for it
@@ -122,10 +120,7 @@ class Family:
 
     def check(self, y: Floats, name: str, where: Callable[[Mask], str]) -> None:
         """Raise a CoterieError for outcomes (n,) that the family does not have; ``where`` puts rows in words."""
-        import numpy as np
-
-        bad = ~self.possible(y)
-        if bad.any():
+        if (bad := ~self.possible(y)).any():
             raise CoterieError(
                 f"Family {self.name} needs {self.needs}; '{name}' has "
                 f"{listed([f'{v:g}' for v in np.unique(y[bad])], 3)} in {where(bad)}.{self.remedy}"
@@ -152,19 +147,12 @@ GAUSSIAN = Family(
     link="identity",
     predictor="outcome",
     outcome="numbers",
-    mean=distributions.identity,
-    possible=distributions.any_number,
+    mean=lambda eta: eta,
+    possible=lambda y: np.ones(len(y), dtype=np.bool_),
     needs="numbers",
-    remedy="",
     largest=1e45,  # squares are losses, which count as overflowed from 1e100 on
     lowest=-inf,
-    boundary=(),
-    alike="",
-    two_classes=False,
     any_number=True,
-    counted=False,
-    cdf=None,
-    convex=True,
     is_quadratic=True,
     has_dispersion=True,
     curvature_bound=1.0,
@@ -172,9 +160,8 @@ GAUSSIAN = Family(
     root_precision=0.0,
     loss="squared error",
     loss_factor=2.0,
-    saturated=None,
     deviance_power=0.0,
-    draw=distributions.draw_normal,
+    draw=lambda rng, eta, sigma: rng.normal(eta, sigma),
 )
 BINOMIAL = Family(
     name="binomial",
@@ -183,7 +170,7 @@ BINOMIAL = Family(
     predictor="log odds",
     outcome="yes or no",
     mean=distributions.expit,
-    possible=distributions.zero_or_one,
+    possible=lambda y: (y == 0.0) | (y == 1.0),
     needs="an outcome of 0 and 1, or text with two values",
     remedy=" Recode it, write successes of trials as cbind(successes, failures), or use another family.",
     largest=1.0,
@@ -193,18 +180,13 @@ BINOMIAL = Family(
     counted=True,
     cdf=distributions.cdf_successes,
     two_classes=True,
-    any_number=False,
-    convex=True,
-    is_quadratic=False,
-    has_dispersion=False,
     curvature_bound=0.25,
     prior_sd=2.5,
     root_precision=1e-9,
     loss="log loss",
     loss_factor=1.0,
-    saturated=None,
     deviance_power=nan,
-    draw=distributions.draw_classes,
+    draw=lambda rng, eta, _: rng.binomial(1, distributions.expit(eta)),
 )
 POISSON = Family(
     name="poisson",
@@ -213,20 +195,13 @@ POISSON = Family(
     predictor="logarithm of the mean",
     outcome="counts",
     mean=distributions.exp,
-    possible=distributions.counts,
+    possible=lambda y: (y >= 0.0) & (y == np.floor(y)),
     needs="counts (0, 1, 2, ...)",
-    remedy="",
     counted=True,
-    cdf=None,
     largest=1e10,
     lowest=0.0,
     boundary=(0.0,),
     alike="counts of 0 only",
-    two_classes=False,
-    any_number=False,
-    convex=True,
-    is_quadratic=False,
-    has_dispersion=False,
     curvature_bound=inf,
     prior_sd=2.5,
     root_precision=1e-9,
@@ -249,7 +224,7 @@ GAMMA = replace(
     name="gamma",
     code=likelihoods.GAMMA,
     outcome="amounts",
-    possible=distributions.above_zero,
+    possible=lambda y: y > 0.0,
     needs="amounts above 0",
     remedy=" Leave such rows out, model whether there is an amount apart, or use another family.",
     largest=1e100,
@@ -257,7 +232,7 @@ GAMMA = replace(
     boundary=(),
     alike="",
     loss="gamma deviance",
-    saturated=distributions.saturated_gamma,
+    saturated=lambda y: 1.0 + np.log(y),
     deviance_power=2.0,
     cdf=distributions.cdf_amounts,
     draw=distributions.draw_amounts,

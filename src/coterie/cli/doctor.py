@@ -19,6 +19,7 @@ import typer
 from coterie.cli.declared_options import Json
 from coterie.cli.terminal import found, say
 from coterie.errors import CoterieError, plural
+from coterie.lazy_modules import pd
 from coterie.numerics.arrays import Floats, kept
 from coterie.status_line import status
 
@@ -109,8 +110,6 @@ def engines() -> Iterator[dict[str, Any]]:
 
 def fitted() -> dict[str, Any]:
     """A fit of clients with as many rows each, whose largest likelihood is known in closed form."""
-    import pandas as pd
-
     from coterie import api
 
     i = np.arange(CLIENTS * ROWS)

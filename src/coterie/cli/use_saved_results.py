@@ -14,6 +14,7 @@ from coterie.cli.fit_and_compare import what_was_read
 from coterie.cli.outputs import check_folder, check_page, check_table, need_room, ours, wrote
 from coterie.cli.terminal import found, say
 from coterie.errors import CoterieError, listed, nearest, plural
+from coterie.lazy_modules import pd
 from coterie.results.fit_options import Prediction
 from coterie.status_line import status
 
@@ -163,8 +164,6 @@ def need_client(model: Model, client: str) -> Any:
 
 def beside(df: pd.DataFrame, columns: list[str], answers: pd.DataFrame) -> pd.DataFrame:
     """The answers beside columns of the table, the client's first; those named like answers get another name."""
-    import pandas as pd
-
     frame = answers.astype({"source": str})
     names: list[str] = []
     for j, column in enumerate(columns):

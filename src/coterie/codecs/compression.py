@@ -22,6 +22,7 @@ from coterie.codecs import by_name, codec_option
 from coterie.codecs.codec import Codec
 from coterie.errors import CoterieError
 from coterie.federation import By, Federation, PerCluster, PerRow, Ragged, Replies, Site, Sums
+from coterie.lazy_modules import sparse
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.options import Checked, Option
@@ -341,15 +342,13 @@ def _sum_changes(replies: Replies, label: Ints, groups: int | None, base: Floats
     ``label`` (rows,) is the group of each that answered, ``groups`` their number (None: one sum, without an axis); the
     changes are added to the models ``base`` (k, d1), of which ``index`` (rows,) says which.
     """
-    from scipy.sparse import csr_array
-
     G, m = groups or 1, len(replies.rows)
     count = m if groups is None else np.bincount(label, minlength=G)
     if not replies:
         return Sums({}, replies.to, replies.rows, replies.missing, count)
 
     def sums(values: Floats, weights: Floats, at: Ints, size: int) -> Floats:
-        out = np.asarray(csr_array((weights, (label, at)), shape=(G, size)) @ values.reshape(size, -1))
+        out = np.asarray(sparse.csr_array((weights, (label, at)), shape=(G, size)) @ values.reshape(size, -1))
         return out.reshape(G, *values.shape[1:])
 
     one, each = np.ones(m), np.arange(m)

@@ -14,6 +14,7 @@ from coterie.data.columns import at_rows
 from coterie.data.labels import Coded, encode
 from coterie.data.table import Table, to_pandas
 from coterie.errors import CoterieError, listed, nearest, plural
+from coterie.lazy_modules import pd
 
 _FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".feather")
 
@@ -228,8 +229,6 @@ def columns_named(every: Sequence[str], columns: Sequence[Column], what: str) ->
 
 def together(columns: list[Any]) -> Any:
     """Several label columns as a frame."""
-    import pandas as pd
-
     return pd.DataFrame({str(getattr(c, "name", None) or f"cluster_{j + 1}"): c for j, c in enumerate(columns)})
 
 

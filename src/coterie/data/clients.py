@@ -5,19 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.data.array_input import cluster_columns, coded_labels
 from coterie.data.columns import at_rows
-from coterie.data.labels import label_ids, spelling_notes
+from coterie.data.labels import Coded, Labels, label_ids, spelling_notes
 from coterie.errors import CoterieError, listed, plural
-
-if TYPE_CHECKING:
-    from coterie.data.labels import Coded, Labels
-    from coterie.numerics.arrays import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 
 
 _BLOCK = 1 << 17  # numbers

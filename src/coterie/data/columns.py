@@ -7,18 +7,15 @@ import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.data.labels import Coded, Labels, code, encode, factorize, label_ids, label_text, tidied
 from coterie.errors import CoterieError, listed, plural
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from coterie.numerics.arrays import Bools, Floats, Ints
+from coterie.lazy_modules import pd
+from coterie.numerics.arrays import Bools, Floats, Ints
 
 Kind = Literal["number", "category"]
 Stored = Literal["number", "text", "category", "other"]
@@ -67,8 +64,6 @@ class Column:
     @cached_property
     def stored(self) -> Stored:
         """What its values are: numbers or booleans, text (or text and numbers), categories, or something else."""
-        import pandas as pd
-
         dtype = self.series.dtype
         if isinstance(dtype, pd.CategoricalDtype) or str(dtype).startswith("dictionary<values=string"):
             return "category"
@@ -114,8 +109,6 @@ class Column:
     @cached_property
     def _kind_of_text(self) -> tuple[Kind, str]:
         """A kind, and what is wrong with text that stands for something else."""
-        import pandas as pd
-
         codes, texts = self._factors
         counts = np.bincount(codes[codes >= 0], minlength=len(texts))
         parsed = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").notna().to_numpy()
@@ -162,8 +155,6 @@ class Column:
     @cached_property
     def numbers(self) -> npt.NDArray[Any]:
         """The column as numbers (n,), not copied if it is plain: NaN where missing and for text that is no number."""
-        import pandas as pd
-
         series = self.series
         if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iufb":
             return series.to_numpy()
@@ -184,8 +175,6 @@ class Column:
     @property
     def coordinates(self) -> Floats:
         """Numbers (n, q) that say how far apart rows are: dates as days, a category as 0 or 1 for each value."""
-        import pandas as pd
-
         series, kind = self.series, pd.api.types.infer_dtype(self.series, skipna=True)
         if kind == "complex":
             raise CoterieError(f"Column '{self.name}' has complex numbers: give real ones.")
@@ -201,8 +190,6 @@ class Column:
     @cached_property
     def levels(self) -> tuple[Ints, tuple[str, ...]]:
         """Codes (-1 where missing) and texts of levels, in a category's own order or else natural order."""
-        import pandas as pd
-
         column = self.labels
         texts = tuple(label_text(v) for v in column.labels)
         if not isinstance(self.series.dtype, pd.CategoricalDtype):
@@ -294,8 +281,6 @@ class Column:
 
 def tidied_texts(series: pd.Series[Any]) -> pd.Series[Any]:
     """Texts that look the same as one, as labels are read; numbers and dates as they are."""
-    import pandas as pd
-
     if pd.api.types.is_numeric_dtype(series) or pd.api.types.is_datetime64_any_dtype(series):
         return series
     return pd.Series(tidied(series.to_numpy(dtype=object)), index=series.index, name=series.name)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,8 @@ from coterie.data.formula_terms import compute_terms, state_from_json, state_to_
 from coterie.data.labels import resembling, tidied
 from coterie.data.table import Table
 from coterie.errors import CoterieError, listed, plural
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from coterie.numerics.arrays import Bools, Floats, Ints
+from coterie.lazy_modules import pd
+from coterie.numerics.arrays import Bools, Floats, Ints
 
 Choice = Literal["error", "nan"]
 
@@ -159,8 +156,6 @@ class Design:
 
     def _computed(self, table: Table, left: str) -> Floats:
         """A left side that is an expression, or its successes over its trials; NaN where one of its columns is."""
-        import pandas as pd
-
         parsed = parse(f"{left} ~ 1")
         if parsed.successes is not None:
             successes, n = self._computed(table, parsed.successes[0]), self._trials(table, *parsed.successes)
@@ -291,8 +286,6 @@ class Design:
         self, table: Table, rows: Ints | None, on_unseen: Choice, on_missing: Choice
     ) -> tuple[pd.DataFrame, Bools | None]:
         """The columns that formulaic sees, and the rows that it cannot be asked about (by position in the frame)."""
-        import pandas as pd
-
         bad = self._faults(table, rows, on_missing)
         data: dict[str, Any] = {}
         for column in self.columns:
@@ -331,8 +324,6 @@ def _unseen_levels(column: Column, unseen: Bools, known: tuple[str, ...]) -> str
 
 def _objects(column: Column) -> npt.NDArray[Any]:
     """As objects, text that looks the same as one."""
-    import pandas as pd
-
     codes, uniques = pd.factorize(column.series.astype(object))
     values = np.empty(len(uniques) + 1, dtype=object)  # the last one, None, is what code -1 reads
     values[:-1] = tidied(np.asarray(uniques, dtype=object))

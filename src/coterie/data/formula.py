@@ -13,16 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from keyword import iskeyword
-from typing import TYPE_CHECKING
 
 from coterie.data.columns import Kind
 from coterie.data.formula_expressions import HABITS, SPLINES, Use, as_contrasts
 from coterie.data.formula_terms import COLUMNS, formulaic_terms, vanishing
 from coterie.data.table import Table, meant
 from coterie.errors import CoterieError, listed, shortened
-
-if TYPE_CHECKING:
-    from coterie.numerics.arrays import Ints
+from coterie.numerics.arrays import Ints
 
 LEVELS = 1000  # most levels of a category in a formula; groups with more belong in the client or the cluster column
 LENGTH = 1_000_000  # most characters of a formula, a ``.`` written out

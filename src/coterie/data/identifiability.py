@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +12,7 @@ import numpy.typing as npt
 from coterie.data.clients import Clients
 from coterie.data.design import INTERCEPT
 from coterie.errors import CoterieError, joined, listed, nearest
-
-if TYPE_CHECKING:
-    from coterie.numerics.arrays import Bools, Floats, Ints
-
+from coterie.numerics.arrays import Bools, Floats, Ints
 
 _TOLERANCE = 1e-10
 _SINE = 1e-7

@@ -13,17 +13,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from coterie.numerics.arrays import Ints
+from coterie.lazy_modules import pd
+from coterie.numerics.arrays import Ints
 
 Labels = npt.NDArray[Any]
 
@@ -65,8 +62,6 @@ def encode(values: Any) -> Coded:
         return _integers(values)
     if isinstance(values, np.ndarray) and (found := _of_text(values)) is not None:
         return code(*found)
-    import pandas as pd
-
     series = values if isinstance(values, pd.Series) else pd.Series(values)
     if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iu":
         return _integers(series.to_numpy())
@@ -87,8 +82,6 @@ def _of_text(values: Labels) -> tuple[Ints, Labels] | None:
 
 def factorize(series: pd.Series[Any]) -> tuple[Ints, Labels]:
     """Codes of the rows (-1 where missing) and distinct values, as they are and in the order they come in."""
-    import pandas as pd
-
     if isinstance(series.dtype, pd.DatetimeTZDtype):
         series = series.dt.tz_convert("UTC").dt.tz_localize(None)
     try:
@@ -136,8 +129,6 @@ def _integers(values: Labels) -> Coded:
         present[shifted] = True
         labels = (np.flatnonzero(present) + low).astype(values.dtype)
         return Coded((np.cumsum(present, dtype=np.int64) - 1)[shifted], labels)
-    import pandas as pd
-
     codes, uniques = pd.factorize(values)
     return _sorted(codes.astype(np.int64, copy=False), uniques)
 
@@ -209,8 +200,6 @@ def find_labels(known: Labels, values: Any) -> Ints:
 
     Labels are compared by their text, so 1, 1.0 and "1" are the same one.
     """
-    import pandas as pd
-
     column = encode(values)
     if known.dtype.kind in "iu" and column.labels.dtype.kind in "iu":
         index, wanted = pd.Index(known.astype(np.int64)), pd.Index(column.labels.astype(np.int64))

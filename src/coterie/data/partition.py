@@ -18,6 +18,7 @@ import numpy.typing as npt
 from coterie.data.columns import at_rows
 from coterie.data.labels import encode
 from coterie.errors import CoterieError
+from coterie.lazy_modules import special
 from coterie.numerics.arrays import Bools, Ints
 from coterie.numerics.keyed_random import normal, starts, uniform
 from coterie.options import Option, checked
@@ -361,12 +362,10 @@ def _shares(seed: int, owned: Bools, alpha: float, sizes: Ints, attempt: int) ->
 
     A gamma variable of shape a is one of shape a + 1 times U^(1/a); in logarithms no shape is too small for it.
     """
-    from scipy.special import gammaincinv
-
     K, m = owned.shape
     u = uniform(seed, "dirichlet", np.arange(m, dtype=np.uint64), attempt, 2 * K)
     with np.errstate(divide="ignore"):
-        log = np.log(gammaincinv(alpha + 1.0, u[:, :K])) + np.log1p(-u[:, K:]) / max(alpha, 1e-300)
+        log = np.log(special.gammaincinv(alpha + 1.0, u[:, :K])) + np.log1p(-u[:, K:]) / max(alpha, 1e-300)
     log = np.where(owned.T, log, -np.inf)
     share = np.exp(log - log.max(axis=0)).T
     cuts = np.cumsum(share, axis=1)

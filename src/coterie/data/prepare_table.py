@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from coterie.data.labels import Coded, spelling_notes
 from coterie.data.table import Table, as_name, as_names
 from coterie.errors import CoterieError, NoRows, listed, plural
 from coterie.families import Family, family_named, names_of
-
-if TYPE_CHECKING:
-    from coterie.numerics.arrays import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 
 _BY_HAND = "Correct these rows, or leave them out of the table."
 

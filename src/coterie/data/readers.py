@@ -23,6 +23,7 @@ from coterie.data.images import image_pairs, resized
 from coterie.data.net_inputs import as_inputs, several, together
 from coterie.data.splits import SIDES
 from coterie.errors import CoterieError, listed, nearest
+from coterie.lazy_modules import pd
 
 Arrays = dict[str, npt.NDArray[Any]]
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -303,8 +304,6 @@ def _images(path: Path, columns: Columns, size: Any = None, mode: str = "") -> A
 
 def _listed(path: Path, files: list[Path]) -> Arrays:
     """What a table clients.csv says of the images: its column file, and others such as client and split."""
-    import pandas as pd
-
     place = path / "clients.csv"
     if not place.is_file():
         return {}

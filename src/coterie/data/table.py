@@ -6,16 +6,14 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from coterie.data.columns import Column, Kind
 from coterie.errors import CoterieError, listed, nearest, plural
+from coterie.lazy_modules import pd
 from coterie.options import shown
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Table:
@@ -95,8 +93,6 @@ def to_pandas(df: Any) -> pd.DataFrame:
 
     Column names become text; a pandas frame is not copied. A CoterieError for other things and columns of one name.
     """
-    import pandas as pd
-
     if isinstance(df, pd.DataFrame):
         frame = df
     elif isinstance(df, dict):

@@ -19,10 +19,9 @@ from coterie import files, options
 from coterie.deployment import toml_files
 from coterie.deployment.column_types import TYPES, SchemaColumn, far
 from coterie.errors import CoterieError, nearest
+from coterie.lazy_modules import pd
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from coterie.data.design import Design
 
 _MOMENTS = ("center", "scale", "standardize")
@@ -132,7 +131,6 @@ class Schema:
     def _rows(self, names: Iterable[str]) -> pd.DataFrame:
         """A table made up of some columns, to learn from: every level occurs, numbers go evenly over their range."""
         import numpy as np
-        import pandas as pd
 
         columns = {name: self.columns[name] for name in names}
         n = max(100, *(len(c.levels) for c in columns.values()), 0)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.lazy_modules import pd, special
 from coterie.numerics.arrays import Bools, Floats
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 BASELINES = ("local", "pooled")
 """What is always compared: every client alone, and one model for all."""
@@ -42,8 +40,6 @@ class Comparison(ABC):
     @np.errstate(over="ignore", invalid="ignore")  # a run that diverged has infinite losses, or their squares are
     def table(self) -> pd.DataFrame:
         """One row for each method."""
-        import pandas as pd
-
         return pd.DataFrame([{"method": name} | self.row(name) for name in self.methods]).set_index("method")
 
 
@@ -87,14 +83,12 @@ def over_splits(gains: Floats, ratio: float) -> tuple[Floats, Floats]:
 
     ``ratio`` is that of test rows to training rows. NaN for clients with a test row in fewer than ``ENOUGH`` splits.
     """
-    from scipy.special import stdtrit
-
     seen = np.isfinite(gains)
     count = seen.sum(axis=0)
     mean = np.where(seen, gains, 0.0).sum(axis=0) / np.maximum(count, 1)
     squares = np.where(seen, gains - mean, 0.0) ** 2
     variance = squares.sum(axis=0) / np.maximum(count - 1, 1) * (1.0 / np.maximum(count, 1) + ratio)
-    half = np.where(count >= ENOUGH, stdtrit(np.maximum(count - 1, 1), 0.975) * np.sqrt(variance), np.nan)
+    half = np.where(count >= ENOUGH, special.stdtrit(np.maximum(count - 1, 1), 0.975) * np.sqrt(variance), np.nan)
     return mean - half, mean + half
 
 
@@ -106,8 +100,6 @@ def losing(gains: Floats, weight: Floats, ratio: float) -> Bools:
     Bayes, before rows that splits share are counted (:func:`over_splits`). Of the one-sided tests the adjustment is
     that of Benjamini and Hochberg (1995), which names nobody in 19 of 20 tables where nobody loses.
     """
-    from scipy.special import digamma, polygamma, stdtr
-
     count = (weight > 0.0).sum(axis=0)
     known = np.flatnonzero(count >= ENOUGH)
     out = np.zeros(gains.shape[1], dtype=bool)
@@ -121,15 +113,15 @@ def losing(gains: Floats, weight: Floats, ratio: float) -> Bools:
     if not seen.any():
         return out
     half = 0.5 * free[seen]
-    log = np.log(variance[seen]) - digamma(half) + np.log(half)
+    log = np.log(variance[seen]) - special.digamma(half) + np.log(half)
     prior = common = 0.0  # of one client there is nothing to draw to
     if len(log) > 1:
-        spread = float(log.var(ddof=1) - polygamma(1, half).mean())
+        spread = float(log.var(ddof=1) - special.polygamma(1, half).mean())
         prior = 2.0 * _trigamma_inverse(spread) if spread > 0.0 else 1e9
-        common = float(np.exp(log.mean() + digamma(0.5 * prior) - np.log(0.5 * prior)))
+        common = float(np.exp(log.mean() + special.digamma(0.5 * prior) - np.log(0.5 * prior)))
     variance = (prior * common + free * variance) / (prior + free) * (1.0 / count[known] + ratio)
     sure = np.isfinite(variance) & (variance > 0.0)  # of a gain that no split changes nothing tells how far it may lie
-    p = np.where(sure, stdtr(prior + free, mean / np.sqrt(np.where(sure, variance, 1.0))), 1.0)
+    p = np.where(sure, special.stdtr(prior + free, mean / np.sqrt(np.where(sure, variance, 1.0))), 1.0)
     order = np.argsort(p, kind="stable")
     good = np.flatnonzero(p[order] <= WRONGLY * np.arange(1, len(p) + 1) / len(p))
     out[known[order[: good[-1] + 1 if len(good) else 0]]] = True
@@ -138,14 +130,12 @@ def losing(gains: Floats, weight: Floats, ratio: float) -> Bools:
 
 def _trigamma_inverse(value: float) -> float:
     """Where the trigamma function has a value above 0, by Newton's steps for its reciprocal."""
-    from scipy.special import polygamma
-
     if not value < 1e7:
         return float(value**-0.5)
     x = 0.5 + 1.0 / value
     for _ in range(30):
-        now = float(polygamma(1, x))
-        x += now * (1.0 - now / value) / float(polygamma(2, x))
+        now = float(special.polygamma(1, x))
+        x += now * (1.0 - now / value) / float(special.polygamma(2, x))
     return x
 
 
@@ -185,8 +175,6 @@ def interval(value: Floats, moved: Floats, alike: float = 1.0, ratio: float = 0.
     Simulated coverage is in ``docs/evidence.md``. With seeds that vary three times as much as units make the mean vary,
     it is 85 to 87% for 2 of them, 91 to 92% for 3 and 94 to 96% for 5.
     """
-    from scipy.special import stdtrit
-
     unit = _power_of_two(value, moved, np.array([least]))  # cubes of squares of outcomes soon overflow
     value, moved, least = value / unit, moved / unit, least / unit
     (seeds, m), mean = moved.shape, moved.mean(axis=0)
@@ -196,7 +184,7 @@ def interval(value: Floats, moved: Floats, alike: float = 1.0, ratio: float = 0.
         if seeds < 2:
             return centre * unit, float("nan"), float("nan")
     else:
-        quantile = float(stdtrit(m - 1, 0.975))
+        quantile = float(special.stdtrit(m - 1, 0.975))
         each = mean[None] if alike == 1.0 else moved
         clients = enlarged * float(np.square(each).sum(axis=1).mean())
         if alike == 1.0:
@@ -207,7 +195,7 @@ def interval(value: Floats, moved: Floats, alike: float = 1.0, ratio: float = 0.
         skewness = cubes / squares**1.5 * (m - 1) ** 0.5 / (m - 2) if squares > 0.0 and m > 2 else 0.0
         low, high = max(quantile, _hall(quantile, skewness)), max(quantile, -_hall(-quantile, skewness))
     excess = max(float(value.var(ddof=1)) - within, 0.0) * (1.0 / seeds + ratio) if seeds > 1 else 0.0
-    rest = float(stdtrit(seeds + 1, 0.975)) ** 2 * excess + least**2
+    rest = float(special.stdtrit(seeds + 1, 0.975)) ** 2 * excess + least**2
     below, above = (float(np.sqrt(side**2 * clients + rest)) for side in (low, high))
     return centre * unit, (centre - below) * unit, (centre + above) * unit
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
+from coterie.lazy_modules import special
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives import parameters
 from coterie.objectives.client_models import AT_ONCE
@@ -38,11 +39,9 @@ def loss_of(objective: Any, what: str) -> str:
 
 def means(outputs: Floats, loss: str) -> Floats:
     """The mean outcomes that outputs (n, ...) stand for: probabilities, or the numbers as they are."""
-    from scipy.special import expit, softmax
-
     if loss == "mse":
         return outputs
-    return np.asarray(softmax(outputs, axis=1) if loss == "cross_entropy" else expit(outputs))
+    return np.asarray(special.softmax(outputs, axis=1) if loss == "cross_entropy" else special.expit(outputs))
 
 
 @dataclass(frozen=True)
@@ -80,11 +79,9 @@ class WideModels(ABC):
     def outputs(self, theta: npt.ArrayLike) -> Floats:
         """Outputs that have the means: logarithms of probabilities, log odds, or the numbers."""
         found = self._means(theta)
-        from scipy.special import logit
-
         if self.loss == "mse":
             return found
-        return np.asarray(np.log(np.maximum(found, LEAST)) if self.loss == "cross_entropy" else logit(found))
+        return np.asarray(np.log(np.maximum(found, LEAST)) if self.loss == "cross_entropy" else special.logit(found))
 
     def row_losses(self, theta: npt.ArrayLike) -> Floats:
         """The loss of every row, as the objective has it."""

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from coterie.data.clients import Clients
 from coterie.errors import CoterieError
+from coterie.lazy_modules import pd, sparse
 from coterie.numerics.arrays import Floats, Ints
 
 
@@ -225,8 +226,6 @@ def adjusted_rand_index(labels: npt.ArrayLike, known: npt.ArrayLike) -> float:
 
 def codes(labels: npt.ArrayLike, n: int | None = None) -> Ints:
     """Labels of any kind as numbers from 0, (n,); a CoterieError where they are not n, or some are missing."""
-    import pandas as pd
-
     values = np.asarray(labels)
     if values.ndim != 1 or (n is not None and len(values) != n):
         raise CoterieError(f"Known clusters need one label for each of {n} clients, not {values.shape}.")
@@ -265,9 +264,6 @@ def leading_eigenvectors(adjacency: Any, k: int, seed: int = 0) -> Floats:
     Lanczos' method needs products only, and is fast where clients are well mixed; graphs that are long and thin are
     factored, which is cheap for them.
     """
-    from scipy import sparse
-    from scipy.sparse.linalg import ArpackNoConvergence, eigsh
-
     n = adjacency.shape[0]
     degree = np.asarray(adjacency.sum(axis=1)).ravel()
     root = sparse.diags_array(1.0 / np.sqrt(np.where(degree > 0.0, degree, 1.0)))
@@ -276,19 +272,18 @@ def leading_eigenvectors(adjacency: Any, k: int, seed: int = 0) -> Floats:
         return np.asarray(np.linalg.eigh(normal.toarray())[1][:, ::-1][:, :k])
     start = np.random.default_rng(seed).random(n)
     try:
-        values, vectors = eigsh(normal, k, which="LA", v0=start, maxiter=50, ncv=min(n, max(2 * k + 1, 40)))
-    except ArpackNoConvergence:
-        values, vectors = eigsh(normal.tocsc(), k, sigma=2.01, which="LM", v0=start)
+        values, vectors = sparse.linalg.eigsh(
+            normal, k, which="LA", v0=start, maxiter=50, ncv=min(n, max(2 * k + 1, 40))
+        )
+    except sparse.linalg.ArpackNoConvergence:
+        values, vectors = sparse.linalg.eigsh(normal.tocsc(), k, sigma=2.01, which="LM", v0=start)
     return np.asarray(vectors[:, np.argsort(-values, kind="stable")])
 
 
 def joined(n: int, edges: Ints) -> Ints:
     """Components (n,) of some edges (K, 2), counted in the order of their first clients."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    graph = coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
-    return by_first(connected_components(graph, directed=False)[1].astype(np.int64))
+    graph = sparse.coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    return by_first(sparse.csgraph.connected_components(graph, directed=False)[1].astype(np.int64))
 
 
 @dataclass(frozen=True)

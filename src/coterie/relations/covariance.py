@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
+from coterie.lazy_modules import special
 from coterie.numerics.arrays import Floats, pack
 
 STRUCTURES = ("isotropic", "two", "diagonal", "full")
@@ -297,10 +298,8 @@ def half_widths(probability: float, variance: Floats, doubt: Floats) -> Floats:
     z = NormalDist().inv_cdf(0.5 + probability / 2.0)
     if not doubt.any():
         return np.asarray(z * np.sqrt(variance))
-    from scipy.special import stdtrit
-
     inverse = np.linspace(0.0, 0.25, POINTS + 1)[1:]
-    width = np.append(z, stdtrit(1.0 / inverse, 0.5 + probability / 2.0) * np.sqrt(1.0 - 2.0 * inverse))
+    width = np.append(z, special.stdtrit(1.0 / inverse, 0.5 + probability / 2.0) * np.sqrt(1.0 - 2.0 * inverse))
     relative = np.square(doubt / np.where(variance > 0.0, variance, 1.0))
     return np.asarray(np.interp(1.0 / degrees_of_freedom(relative), np.append(0.0, inverse), width) * np.sqrt(variance))
 
@@ -310,9 +309,7 @@ def axis_weights(nu: float, S: float, s2: float, v: Floats) -> Floats:
 
     Two for means, three for products of two such differences in mean, three for their covariances.
     """
-    from scipy.special import chdtri
-
-    low, high = S / chdtri(nu, 1e-6), S / chdtri(nu, 1.0 - (TRIM if nu < FEW else 1e-12))
+    low, high = S / special.chdtri(nu, 1e-6), S / special.chdtri(nu, 1.0 - (TRIM if nu < FEW else 1e-12))
     low, high = np.log(max(low, s2)), np.log(max(high, 1.5 * s2, v.max()))
     grid = np.exp(np.linspace(min(low, high - 1e-3), high, POINTS))
     density = -0.5 * (nu * np.log(grid) + S / grid)

@@ -17,6 +17,7 @@ from coterie.data.columns import Column, tidied_texts
 from coterie.data.labels import encode, find_labels
 from coterie.data.table import Table, to_pandas
 from coterie.errors import CoterieError, listed, nearest, plural
+from coterie.lazy_modules import sparse
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.network import Network
 
@@ -203,19 +204,17 @@ def _positions(clients: Clients, labels: Any, what: str) -> Ints:
 
 def weight_matrix(clients: Clients, tau: Any) -> Any:
     """``{main: {collaborator: weight}}``, or a matrix of all clients, as a sparse matrix."""
-    from scipy.sparse import csr_array, issparse
-
     n = len(clients)
     if isinstance(tau, Mapping):
-        return csr_array(_weighted_pairs(clients, tau), shape=(n, n))
+        return sparse.csr_array(_weighted_pairs(clients, tau), shape=(n, n))
     try:
-        W: Any = tau if issparse(tau) else np.asarray(tau, dtype=np.float64)
+        W: Any = tau if sparse.issparse(tau) else np.asarray(tau, dtype=np.float64)
     except (TypeError, ValueError) as e:
         raise CoterieError("tau must be auto, equal, a mapping {main: {other: weight}} or a matrix of numbers.") from e
     if W.shape != (n, n):
         shape = " x ".join(str(size) for size in W.shape) or "a number"
         raise CoterieError(f"A matrix tau must be {n} x {n}, clients by clients, not {shape}.")
-    return csr_array(W).astype(np.float64)
+    return sparse.csr_array(W).astype(np.float64)
 
 
 def _weighted_pairs(clients: Clients, tau: Mapping[Any, Any]) -> tuple[Floats, tuple[Ints, Ints]]:

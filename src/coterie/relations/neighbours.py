@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from coterie.lazy_modules import sparse
 from coterie.numerics.arrays import Floats, Ints
 from coterie.relations.clusters import joined
 
@@ -105,13 +106,10 @@ def join(P: Floats, labels: Ints) -> Ints:
 
 def _joined(labels: Ints, edges: Ints) -> tuple[Ints, Ints]:
     """Which edges, shortest first, join components not joined before, and the new components."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import minimum_spanning_tree
-
     m = int(labels.max()) + 1
     ends = np.sort(labels[edges], axis=1)
     _, first = np.unique(ends @ [m, 1], return_index=True)  # of two components' edges the shortest
-    tree = minimum_spanning_tree(coo_array((first + 1.0, tuple(ends[first].T)), shape=(m, m)))
+    tree = sparse.csgraph.minimum_spanning_tree(sparse.coo_array((first + 1.0, tuple(ends[first].T)), shape=(m, m)))
     kept = np.sort(tree.data.astype(np.int64)) - 1
     return kept, joined(m, ends[kept])[labels]
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError, listed
+from coterie.lazy_modules import sparse
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option, checked
@@ -66,8 +67,6 @@ class Network:
 
         With ``symmetrise`` the greater of ``A[i, j]`` and ``A[j, i]`` is taken; otherwise they must be equal.
         """
-        from scipy import sparse
-
         try:
             matrix = sparse.coo_array(A, dtype=np.float64)
         except (TypeError, ValueError) as e:
@@ -161,8 +160,6 @@ class Network:
     @cached_property
     def adjacency(self) -> Any:
         """Weights as a symmetric scipy matrix (n, n) in compressed rows."""
-        from scipy import sparse
-
         i, j = self.edges.T
         data = np.concatenate([self.weight, self.weight])
         return sparse.csr_array((data, (np.concatenate([i, j]), np.concatenate([j, i]))), shape=(self.n, self.n))

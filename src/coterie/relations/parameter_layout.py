@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 import numpy as np
 
 from coterie.errors import CoterieError, listed, nearest
+from coterie.lazy_modules import sparse
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option, checked
 
@@ -161,10 +162,8 @@ class Layout:
 
 
 def _matrix(index: Ints, size: int) -> Any:
-    from scipy.sparse import csr_array
-
     rows = np.flatnonzero(index >= 0)
-    return csr_array((np.ones(len(rows)), (rows, index[rows])), shape=(len(index), size))
+    return sparse.csr_array((np.ones(len(rows)), (rows, index[rows])), shape=(len(index), size))
 
 
 def matching(patterns: Sequence[str], names: Mapping[str, int]) -> list[str]:

@@ -16,6 +16,7 @@ from coterie.data.design import Design
 from coterie.data.table import Table
 from coterie.errors import CoterieError, nearest, plural
 from coterie.families import family_named
+from coterie.lazy_modules import special
 from coterie.numerics.arrays import Floats
 from coterie.relations.covariance import degrees_of_freedom, mean_over_scale
 from coterie.results.model import Model
@@ -375,10 +376,8 @@ def combined(m: Model, C: Floats) -> tuple[Floats, Floats]:
 
 def with_tests(frame: pd.DataFrame, level: float) -> pd.DataFrame:
     """Columns t, p, lower and upper beside estimate, std_error and df; where that is infinite, of a normal one."""
-    from scipy.special import stdtr, stdtrit
-
     est, se, df = (frame[name].to_numpy(dtype=np.float64) for name in ("estimate", "std_error", "df"))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = est / se
-    half = stdtrit(df, 0.5 + level / 2.0) * se
-    return frame.assign(t=t, p=2.0 * stdtr(df, -np.abs(t)), lower=est - half, upper=est + half)
+    half = special.stdtrit(df, 0.5 + level / 2.0) * se
+    return frame.assign(t=t, p=2.0 * special.stdtr(df, -np.abs(t)), lower=est - half, upper=est + half)

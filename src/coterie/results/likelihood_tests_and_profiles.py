@@ -23,6 +23,7 @@ from coterie.data.design import INTERCEPT
 from coterie.engines.local_engines import local_engine
 from coterie.errors import CoterieError, listed, plural
 from coterie.families import family_named
+from coterie.lazy_modules import special
 from coterie.methods import hierarchical
 from coterie.methods.tree.marginal_likelihood import independent
 from coterie.methods.tree.penalised_tree import prepare, solve
@@ -95,8 +96,6 @@ def compare_fits(*fits: Any, bootstrap: int = 0, seed: int = 0) -> pd.DataFrame:
 
 def likelihood_ratio(small: Any, large: Any) -> dict[str, Any]:
     """The test of a fit over one that is nested in it."""
-    from scipy.special import chdtrc
-
     need_same_rows(small, large)
     a, b = small.model, large.model
     if small.reml != large.reml or (small.reml and set(a.terms) != set(b.terms)):
@@ -122,9 +121,9 @@ def likelihood_ratio(small: Any, large: Any) -> dict[str, Any]:
         )
     variances = sum(_groups(more[k] - levels.get(k, frozenset()), b.info.get("covariance", "full")) for k in more)
     chisq = max(2.0 * (large.log_likelihood - small.log_likelihood), 0.0)
-    p, test = float(chdtrc(df, chisq)), f"chi-squared({df})"
+    p, test = float(special.chdtrc(df, chisq)), f"chi-squared({df})"
     if variances:
-        below = float(chdtrc(df - 1, chisq)) if df > 1 else float(chisq <= 0.0)
+        below = float(special.chdtrc(df - 1, chisq)) if df > 1 else float(chisq <= 0.0)
         p, test = 0.5 * (p + below), f"mixture of chi-squared({df - 1}) and ({df})"
         test = test if variances == 1 else f"at most, by a {test}"
     return {"chisq": chisq, "df": float(df), "p": p, "test": test}

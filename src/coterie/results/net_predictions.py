@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 from coterie.data.columns import at_rows
 from coterie.errors import CoterieError, fitting
+from coterie.objectives.wide_models import means
 
 if TYPE_CHECKING:
     from coterie.results.training_result import TrainingResult
@@ -54,10 +54,6 @@ def _of_one(result: TrainingResult, rows: npt.NDArray[Any], client: Any) -> npt.
 
 def probabilities(loss: str, outputs: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """What outputs say of classes under a packaged loss: "cross_entropy" or "bce"."""
-    from scipy.special import expit, softmax
-
-    z = np.asarray(outputs, dtype=np.float64)
-    how: dict[str, Callable[[], Any]] = {"cross_entropy": lambda: softmax(z, axis=1), "bce": lambda: expit(z)}
-    if loss not in how:
+    if loss not in ("cross_entropy", "bce"):
         raise CoterieError(f"The loss {loss} has no classes that there could be probabilities of: take predict().")
-    return np.asarray(how[loss]())
+    return means(np.asarray(outputs, dtype=np.float64), loss)

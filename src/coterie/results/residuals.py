@@ -11,6 +11,7 @@ from coterie.data.clients import Clients
 from coterie.data.prepare_table import prepare
 from coterie.errors import CoterieError, listed, plural
 from coterie.families import family_named, names_of
+from coterie.lazy_modules import special
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, full
 from coterie.relations.clusters import ClusterTree
@@ -58,21 +59,17 @@ def residual_sd(result: Any, clients: Clients) -> Floats:
 
 def share_at_most(result: Any, clients: Clients, y: Floats, eta: Floats) -> Floats:
     """The probability (n,) that outcomes are at most y, at linear predictors."""
-    from scipy.special import ndtr, pdtr
-
     family = result.model.scattering
     if family.has_dispersion:
-        return np.asarray(ndtr((y - eta) / residual_sd(result, clients)))
+        return np.asarray(special.ndtr((y - eta) / residual_sd(result, clients)))
     if family.cdf is not None:
         trials = np.where(clients.weights > 0.0, clients.weights, 1.0) if clients.trials else np.ones(len(y))
         return np.asarray(family.at_most(y * trials, eta, trials))
-    return np.asarray(np.where(y < 0.0, 0.0, pdtr(np.maximum(y, 0.0), family.mean(eta))))
+    return np.asarray(np.where(y < 0.0, 0.0, special.pdtr(np.maximum(y, 0.0), family.mean(eta))))
 
 
 def row_residuals(result: Any, clients: Clients, eta: Floats, kind: str, seed: int) -> Floats:
     """Of every row (n,), sorted as the clients' rows are; NaN for rows without weight."""
-    from scipy.special import ndtri
-
     family = family_named(result.model.family)
     if kind == "response":
         out = clients.y - family.mean(eta)
@@ -83,7 +80,7 @@ def row_residuals(result: Any, clients: Clients, eta: Floats, kind: str, seed: i
             low = share_at_most(result, clients, clients.y - step, eta)
             u = keyed_random.uniform_rows(seed, "residuals", clients.ids, 0, clients.counts)
             high = low + (high - low) * u
-        out = ndtri(np.clip(high, 1e-16, 1.0 - 1e-16))
+        out = special.ndtri(np.clip(high, 1e-16, 1.0 - 1e-16))
     return np.where(clients.weights > 0.0, out, np.nan)
 
 
@@ -110,15 +107,13 @@ def curvatures(result: Any, clients: Clients) -> tuple[Floats, Floats]:
 @np.errstate(all="ignore")  # models that diverged have no check, and are said elsewhere
 def fit_check(result: Any, clients: Clients) -> dict[str, Any]:
     """What quantile residuals say: points of a QQ plot, and findings, each with a sentence; empty where none are."""
-    from scipy.special import ndtri
-
     eta = linear_predictor(result, clients, result.model.client)
     r = row_residuals(result, clients, eta, "quantile", 0)
     here = np.isfinite(r)
     if not here.sum() > max(len(result.model.terms), 8):
         return {}
     share = (np.arange(POINTS) + 0.5) / POINTS
-    check = {"qq": [[float(v) for v in ndtri(share)], [float(v) for v in np.quantile(r[here], share)]]}
+    check = {"qq": [[float(v) for v in special.ndtri(share)], [float(v) for v in np.quantile(r[here], share)]]}
     r = np.where(here, r, 0.0)
     found = [_tails(r[here]), _dispersion(result, clients, r[here]), _zeros(result, clients, eta, here)]
     some = np.flatnonzero(here)[:: 1 + int(here.sum()) // ENOUGH]
@@ -192,8 +187,6 @@ def _spread(r: Floats, eta: Floats) -> Finding | None:
 
 def _bend(clients: Clients, r: Floats, here: Any) -> Finding | None:
     """The column with whose square residuals go along most."""
-    from scipy.special import ndtri
-
     best, name, tried = 0.0, "", 0
     for j in range(min(len(clients.terms), COLUMNS)):
         x = clients.X[here, j]
@@ -210,7 +203,7 @@ def _bend(clients: Clients, r: Floats, here: Any) -> Finding | None:
             best, name = bend, clients.terms[j]
     if not name:
         return None
-    bad = abs(best) > max(float(-ndtri(0.5 * RARE / tried)) / len(r) ** 0.5, 0.03)
+    bad = abs(best) > max(float(-special.ndtri(0.5 * RARE / tried)) / len(r) ** 0.5, 0.03)
     if not bad:
         return "Columns", f"Residuals do not bend with any column (largest correlation {best:z.2f}, {name}).", False
     return "Columns", f"Residuals bend with {name} (correlation {best:.2f} with its square): add a curve of it.", True
@@ -218,12 +211,10 @@ def _bend(clients: Clients, r: Floats, here: Any) -> Finding | None:
 
 def _by_client(clients: Clients, r: Floats, here: Any) -> Finding:
     """Clients whose rows scatter more than those of others."""
-    from scipy.special import chdtrc
-
     square = np.add.reduceat(np.square(r), clients.starts)
     counts = np.add.reduceat(here.astype(np.float64), clients.starts)
     common = float(square.sum() / counts.sum())
-    p = chdtrc(np.maximum(counts, 1.0), square / (common if common > 0.0 else 1.0))
+    p = special.chdtrc(np.maximum(counts, 1.0), square / (common if common > 0.0 else 1.0))
     bad = np.flatnonzero(p < RARE / len(clients))
     if not len(bad):
         return "Clients", f"No client ({clients.name}) scatters more than chance allows.", False

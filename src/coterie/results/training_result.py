@@ -22,6 +22,7 @@ from coterie.data.columns import at_rows
 from coterie.data.partition import ClientRows
 from coterie.errors import CoterieError, fitting, nearest, plural
 from coterie.evidence.training_comparison import TrainingComparison, Watch, compare, quiet
+from coterie.lazy_modules import pd
 from coterie.methods.groups.evaluation import Adapted
 from coterie.methods.groups.group_gradients import Growth
 from coterie.methods.registry import trained_method
@@ -35,8 +36,6 @@ from coterie.runs.config import AUTO, Config, chosen_methods, tables
 from coterie.runs.training import Trained
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from coterie.report.plots import TrainingPlots
 
 _sound = fitting("The record of these trained models", DAMAGED)  # around what is made of one that may have been read
@@ -154,8 +153,6 @@ class TrainingResult:
     @cached_property
     def clients(self) -> pd.DataFrame:
         """By client: rows, held-out scores, groups, and the round in which one was left out (0: it was not)."""
-        import pandas as pd
-
         return pd.DataFrame(self.columns, index=pd.Index(self.labels, name="client"))
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from coterie.families import family_named
+from coterie.lazy_modules import special
 from coterie.numerics.arrays import Floats, Ints, full
 from coterie.relations.covariance import at_means, degrees_of_freedom, means_frame
 from coterie.results.model import Model, Nodes
@@ -78,11 +79,9 @@ def _unsure(more: Floats, directions: Floats, posterior: Floats, groups: int, sh
 
 def _sd_interval(variance: float, df: float, level: float) -> tuple[float, float]:
     """Of a standard deviation whose variance is chi-squared over its degrees of freedom."""
-    from scipy.special import chdtri
-
     if not 0.0 < df < inf or not variance > 0.0:
         return (variance**0.5, variance**0.5) if df == inf else (nan, nan)
-    ends = [(df * variance / float(chdtri(df, tail))) ** 0.5 for tail in (0.5 - level / 2.0, 0.5 + level / 2.0)]
+    ends = [(df * variance / float(special.chdtri(df, tail))) ** 0.5 for tail in (0.5 - level / 2.0, 0.5 + level / 2.0)]
     return ends[0], ends[1]
 
 
@@ -134,12 +133,10 @@ def _ends(
     Groups are seen through the noise of their rows, of which their posterior variance tells. With it, a variance is
     chi-squared, with no more degrees of freedom than groups have; without it, the lower end would be too high.
     """
-    from scipy.special import gammaincinv
-
     if not mean > 0.0 or not square > 0.0:
         return nan, nan
     if not variance > 0.0:
-        return 0.0, float(gammaincinv(mean**2 / square, level) * square / mean) ** 0.5
+        return 0.0, float(special.gammaincinv(mean**2 / square, level) * square / mean) ** 0.5
     share = min(posterior / mean, 0.99)
     noise = mean * share / (1.0 - share)
     df = float(degrees_of_freedom(square / (mean + noise) ** 2))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
+from coterie.lazy_modules import sparse, special
 from coterie.numerics.arrays import Bools, Floats, Ints
 
 LOSS = "loss"
@@ -51,10 +52,8 @@ class Answers:
 
     def sums(self, values: Any) -> Floats:
         """Weighted sums (m, K) over the rows of each client, of values (n, K) or (n,)."""
-        from scipy.sparse import csr_array
-
         n = len(self.weight)
-        rows = csr_array((self.weight, (self.owner, np.arange(n))), shape=(self.m, n))
+        rows = sparse.csr_array((self.weight, (self.owner, np.arange(n))), shape=(self.m, n))
         values = np.asarray(values, dtype=np.float64)
         return np.asarray(rows @ values.reshape(n, -1 if n else 1))
 
@@ -81,10 +80,12 @@ class Answers:
     @cached_property
     def log_p(self) -> Floats:
         """(n, K) log probabilities of every class."""
-        from scipy.special import log_expit, log_softmax
-
         z = np.asarray(self.outputs, dtype=np.float64)
-        return np.asarray(log_softmax(z, axis=1) if z.ndim > 1 else np.stack([log_expit(-z), log_expit(z)], axis=1))
+        return np.asarray(
+            special.log_softmax(z, axis=1)
+            if z.ndim > 1
+            else np.stack([special.log_expit(-z), special.log_expit(z)], axis=1)
+        )
 
     @cached_property
     def found(self) -> Ints:

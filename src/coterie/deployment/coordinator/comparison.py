@@ -22,6 +22,7 @@ from coterie.errors import CoterieError, NotAll
 from coterie.evidence.comparison import BASELINES, Triple
 from coterie.evidence.table_comparison import TableComparison, all_splits, paths, without_each
 from coterie.federation import PerRow, require_all_replies
+from coterie.lazy_modules import special
 from coterie.methods import local, pooled
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
@@ -81,14 +82,12 @@ class Summed(TableComparison):
         return float("nan")
 
     def _paired(self, worse: str, better: str) -> Triple:
-        from scipy.special import stdtrit
-
         gain = self.over_clients(worse)[0] - self.over_clients(better)[0]
         if self.tested < 2:
             return gain, float("nan"), float("nan")
         apart = self.sums["apart"][self.order.index(better), self.order.index(worse)]
         least = self._unseen(*(name.removeprefix(ALIKE) for name in (better, worse)))
-        half = float(np.hypot(stdtrit(self.tested - 1, 0.975) * self._error(apart, gain), least))
+        half = float(np.hypot(special.stdtrit(self.tested - 1, 0.975) * self._error(apart, gain), least))
         return gain, gain - half, gain + half
 
     def _error(self, square: Any, mean: float) -> float:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Array, Ints, Ragged, Site, find_work, work
+from coterie.lazy_modules import special
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats
 
@@ -111,14 +112,12 @@ def normal(site: Site, name: str, seed: Any, n: int) -> Floats:
     """Standard normal numbers (m, n): keyed by a seed, or of the operating system's secret ones."""
     if seed is not None:
         return keyed_random.normal(keyed_random.starts(seed[0], f"private {name}", site.ids), seed[1], n)
-    from scipy.special import ndtri
-
     bits = np.frombuffer(os.urandom(8 * len(site) * n), dtype=np.uint64).reshape(len(site), n)
     whole = bits >> np.uint64(1)
     place = whole + 0.5
     far = whole < _FAR  # here one number of 63 bits would be many steps of the grid: it gets more bits
     place[far] = whole[far] + 0.5 * 2.0**-53 + _uniform(site, name, None, int(far.sum()))
-    half = ndtri(place * 2.0**-64)  # below zero; the last bit is the sign
+    half = special.ndtri(place * 2.0**-64)  # below zero; the last bit is the sign
     return np.asarray(np.where(bits & np.uint64(1), half, -half))
 
 

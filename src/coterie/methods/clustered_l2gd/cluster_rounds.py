@@ -37,6 +37,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from coterie.federation import Federation, PerRow, Work, require_all_replies
+from coterie.lazy_modules import special
 from coterie.methods.clustered_l2gd.client_work import Monitor, State, parts_of_models
 from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
@@ -78,9 +79,7 @@ class Majority:
     @cached_property
     def q(self) -> float:
         """Own probability of heads, at which a majority has p0: ``P(Binomial(k, q) >= needed)`` is a beta function."""
-        from scipy.special import betaincinv
-
-        return float(betaincinv(self.needed, self.k - self.needed + 1, self.p0))
+        return float(special.betaincinv(self.needed, self.k - self.needed + 1, self.p0))
 
     def votes(self, seed: int, steps: Ints) -> Bools:
         """Every cluster's fresh coin at each step, (n, k)."""

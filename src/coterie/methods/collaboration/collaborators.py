@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, Site, require_all_replies, work
+from coterie.lazy_modules import sparse
 from coterie.methods.clustered_l2gd.client_work import describe_clients
 from coterie.numerics.arrays import Floats, Ints
 
@@ -88,9 +89,7 @@ class Collaborators:
     @classmethod
     def of_all(cls, weights: Any, normalise: bool = False) -> Collaborators:
         """Every client is its own main client: ``weights`` (n, n), dense or sparse, diagonal 0, rows adding up to 1."""
-        from scipy.sparse import csr_array
-
-        W = csr_array(weights, dtype=np.float64)
+        W = sparse.csr_array(weights, dtype=np.float64)
         if W.shape[0] != W.shape[1]:
             raise CoterieError(f"Weights of all clients must be a square matrix, not {W.shape}.")
         W.sum_duplicates()

@@ -16,6 +16,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
+from coterie.lazy_modules import special
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.find import Groups, mean_loss, numbered, weighed_loss
 from coterie.methods.local_training.client_work import finite, train
@@ -129,12 +130,10 @@ def probability(gap: Floats, se: Floats, n: Floats) -> Floats:
 
     ``gap``, ``se`` (m, k): mean difference to the best group, infinite for itself, and its standard error; n (m,) rows.
     """
-    from scipy.special import stdtr
-
     k = gap.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(gap > 0.0, gap / se, 0.0)  # equal losses are worth a coin
-        better = stdtr(np.maximum(n - 1.0, 1.0)[:, None], -t)
+        better = special.stdtr(np.maximum(n - 1.0, 1.0)[:, None], -t)
     better = np.where(np.isposinf(gap), 0.0, np.where(np.isnan(better), 0.5, better))
     return np.asarray(np.maximum(1.0 - better.sum(axis=1), 1.0 / k))
 

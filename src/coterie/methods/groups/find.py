@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError, plural
 from coterie.federation import Federation, Site, work
+from coterie.lazy_modules import sparse
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.client_work import ModelTransport, finite, merge, train
 from coterie.numerics import keyed_random
@@ -226,11 +227,9 @@ def sketch(update: Floats, q: int, seed: int = 0) -> Floats:
     d = update.shape[1]
     if not 0 < q < d:
         return update
-    from scipy.sparse import csr_array
-
     u = keyed_random.uniform(seed, "sketch", np.zeros(1, dtype=np.uint64), 0, 2 * d)[0]
     place, sign = (u[:d] * q).astype(np.int64), np.where(u[d:] < 0.5, -1.0, 1.0)
-    return np.asarray(update @ csr_array((sign, place, np.arange(d + 1)), shape=(d, q)))
+    return np.asarray(update @ sparse.csr_array((sign, place, np.arange(d + 1)), shape=(d, q)))
 
 
 @work

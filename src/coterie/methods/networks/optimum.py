@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
+from coterie.lazy_modules import sparse
 from coterie.methods.networks.objective import Evaluation, NetworkObjective, Prior
 from coterie.numerics.arrays import Floats, Ints
 from coterie.numerics.network.newton import minimise
@@ -152,7 +153,6 @@ def _proof(objective: NetworkObjective, here: Evaluation) -> tuple[float, Floats
 
 def flow(network: Network, G: Floats) -> Floats:
     """Duals U (M, q) on the edges with centred sums G (n, q) at clients and least ``sum_e |U_e|^2 / weight_e^2``."""
-    from scipy import sparse
     from scipy.sparse.linalg import cg
 
     i, j = network.edges.T

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
+from coterie.lazy_modules import sparse
 from coterie.numerics.arrays import Floats, Ints, summing
 from coterie.numerics.network.conjugate_gradients import EdgeCurvature, conjugate
 from coterie.numerics.network.newton import newton
@@ -243,13 +244,10 @@ def _close(edges: Ints, n: int, names: Ints) -> tuple[Ints, Ints]:
 
     Edges (M, 2) are called ``names`` (M,).
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import reverse_cuthill_mckee
-
     i, j = edges.T
     ones = np.ones(2 * len(edges), np.int8)
-    graph = coo_array((ones, (np.concatenate([i, j]), np.concatenate([j, i]))), shape=(n, n)).tocsr()
-    clients = reverse_cuthill_mckee(graph, symmetric_mode=True).astype(np.int64)
+    graph = sparse.coo_array((ones, (np.concatenate([i, j]), np.concatenate([j, i]))), shape=(n, n)).tocsr()
+    clients = sparse.csgraph.reverse_cuthill_mckee(graph, symmetric_mode=True).astype(np.int64)
     rank = np.argsort(clients)[edges]
     return clients, names[np.lexsort((rank.max(axis=1), rank.min(axis=1)))]
 
@@ -259,15 +257,12 @@ def smoothed(V: Floats, edges: Ints, weight: Floats, metric: Floats | None = Non
 
     This solves ``(M + L) Z = M V`` with the network's Laplacian L: implicit, so that no weight is too large.
     """
-    from scipy.sparse import coo_array, diags_array
-    from scipy.sparse.linalg import splu
-
     mass = np.ones(len(V)) if metric is None else metric
     i, j = edges.T
-    A = coo_array((weight, (i, j)), shape=(len(V), len(V)))
+    A = sparse.coo_array((weight, (i, j)), shape=(len(V), len(V)))
     A = A + A.T
-    system = diags_array(mass + A.sum(axis=1)) - A
-    return np.asarray(splu(system.tocsc()).solve(np.ascontiguousarray(mass[:, None] * V)))
+    system = sparse.diags_array(mass + A.sum(axis=1)) - A
+    return np.asarray(sparse.linalg.splu(system.tocsc()).solve(np.ascontiguousarray(mass[:, None] * V)))
 
 
 def _take_turns(problem: Problem, Z: Floats, U: Floats, gap: float, iterations: int) -> tuple[Certified, int]:
