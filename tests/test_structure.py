@@ -37,7 +37,6 @@ ROOMS = (
         "user_code",
         "status_line",
         "likelihoods",
-        "distributions",
         "families",
         "numerics",
         "data",

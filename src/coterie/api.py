@@ -304,7 +304,7 @@ def _fitted(rows: Any, arguments: dict[str, Any]) -> FitResult:
         if calls_over_actors.reads(rows, arguments["engine"], arguments["splits"], arguments["methods"]):
             with status("Actors read and fit ...", AFTER):
                 return calls_over_actors.fit(rows, arguments)
-    from coterie.results.table_call import fitting
+    from coterie.results.table_fit import fitting
 
     with status("Comparing the methods ...", AFTER):
         return fitting(rows, arguments).result()
@@ -330,7 +330,7 @@ def _alike(value: Any, default: Any) -> bool:
 
 def prepared(rows: Any, **options: Any) -> Fitting:
     """What :func:`fit` would fit, with its arguments: the clients and options, checked, before any work."""
-    from coterie.results.table_call import fitting
+    from coterie.results.table_fit import fitting
 
     bound = inspect.signature(fit).bind(rows, options.pop("formula"), **options)
     bound.apply_defaults()
@@ -339,7 +339,7 @@ def prepared(rows: Any, **options: Any) -> Fitting:
 
 def check_call(formula: str, methods: Sequence[str] | None, **options: Any) -> None:
     """A CoterieError for what :func:`fit`, or :func:`compare`, refuses of a table that it need not read for it."""
-    from coterie.results.table_call import asked_options
+    from coterie.results.table_fit import asked_options
 
     bound = inspect.signature(fit).bind(None, formula, **options)
     bound.apply_defaults()

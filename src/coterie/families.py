@@ -15,10 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie import distributions, likelihoods
-from coterie.distributions import Floats, Mask
+from coterie import likelihoods
 from coterie.errors import CoterieError, listed, nearest
+from coterie.lazy_modules import special
 from coterie.likelihoods import Kind
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -141,6 +144,70 @@ class Family:
             )
 
 
+_MOST = 1e18
+"""The largest mean that counts are drawn around, as integers of 64 bits hold them."""
+
+
+def expit(eta: Floats) -> Floats:
+    """Means of classes at log odds."""
+    return np.asarray(special.expit(eta), dtype=np.float64)
+
+
+def exp(eta: Floats) -> Floats:
+    """Means at their logarithms."""
+    with np.errstate(over="ignore"):
+        return np.exp(eta)
+
+
+def saturated_poisson(y: Floats) -> Floats:
+    """The loss of counts whose means they are."""
+    return np.asarray(y - special.xlogy(y, y))
+
+
+def cdf_successes(values: Floats, eta: Floats, trials: Floats, kind: Kind) -> Floats:
+    """Of successes of trials."""
+    k = np.clip(np.floor(values), 0.0, trials - 1.0)  # of all trials, all outcomes are at most
+    share = np.where(values >= trials, 1.0, special.betaincc(k + 1.0, trials - k, expit(eta)))
+    return np.where(values < 0.0, 0.0, share)
+
+
+def cdf_counts(values: Floats, eta: Floats, trials: Floats, kind: Kind) -> Floats:
+    """Of counts of a negative binomial distribution."""
+    p = expit(-eta - np.log(kind[1]))
+    return np.where(values < 0.0, 0.0, special.betainc(1.0 / kind[1], np.floor(np.maximum(values, 0.0)) + 1.0, p))
+
+
+def cdf_amounts(values: Floats, eta: Floats, trials: Floats, kind: Kind) -> Floats:
+    """Of amounts of a gamma distribution."""
+    return np.asarray(special.gammainc(1.0 / kind[1], np.maximum(values, 0.0) * np.exp(-eta) / kind[1]))
+
+
+def cdf_heavy(values: Floats, eta: Floats, trials: Floats, kind: Kind) -> Floats:
+    """Of numbers with outliers."""
+    return np.asarray(special.stdtr(kind[2], (values - eta) / np.sqrt(kind[1])))
+
+
+def draw_heavy(rng: np.random.Generator, eta: Floats, sigma: Floats | float, degrees: float) -> npt.NDArray[Any]:
+    """Numbers with outliers around their centres."""
+    return eta + sigma * rng.standard_t(degrees, size=len(eta))
+
+
+def draw_spread_counts(rng: np.random.Generator, eta: Floats, sigma: Floats | float) -> npt.NDArray[Any]:
+    """Counts that scatter more."""
+    return rng.poisson(draw_amounts(rng, eta, sigma).clip(max=_MOST))
+
+
+def draw_amounts(rng: np.random.Generator, eta: Floats, sigma: Floats | float) -> npt.NDArray[Any]:
+    """Amounts above zero."""
+    amounts = exp(eta) * sigma**2 * rng.standard_gamma(sigma**-2.0, size=len(eta))
+    return amounts.clip(min=2.0**-1022)
+
+
+def draw_shares(rng: np.random.Generator, eta: Floats, trials: Floats) -> Floats:
+    """Shares of successes of trials at log odds."""
+    return rng.binomial(trials.astype("int64"), expit(eta)) / trials
+
+
 GAUSSIAN = Family(
     name="gaussian",
     code=likelihoods.GAUSSIAN,
@@ -169,7 +236,7 @@ BINOMIAL = Family(
     link="logit",
     predictor="log odds",
     outcome="yes or no",
-    mean=distributions.expit,
+    mean=expit,
     possible=lambda y: (y == 0.0) | (y == 1.0),
     needs="an outcome of 0 and 1, or text with two values",
     remedy=" Recode it, write successes of trials as cbind(successes, failures), or use another family.",
@@ -178,7 +245,7 @@ BINOMIAL = Family(
     boundary=(0.0, 1.0),
     alike="outcomes of one class only",
     counted=True,
-    cdf=distributions.cdf_successes,
+    cdf=cdf_successes,
     two_classes=True,
     curvature_bound=0.25,
     prior_sd=2.5,
@@ -186,7 +253,7 @@ BINOMIAL = Family(
     loss="log loss",
     loss_factor=1.0,
     deviance_power=nan,
-    draw=lambda rng, eta, _: rng.binomial(1, distributions.expit(eta)),
+    draw=lambda rng, eta, _: rng.binomial(1, expit(eta)),
 )
 POISSON = Family(
     name="poisson",
@@ -194,7 +261,7 @@ POISSON = Family(
     link="log",
     predictor="logarithm of the mean",
     outcome="counts",
-    mean=distributions.exp,
+    mean=exp,
     possible=lambda y: (y >= 0.0) & (y == np.floor(y)),
     needs="counts (0, 1, 2, ...)",
     counted=True,
@@ -207,16 +274,16 @@ POISSON = Family(
     root_precision=1e-9,
     loss="Poisson deviance",
     loss_factor=2.0,
-    saturated=distributions.saturated_poisson,
+    saturated=saturated_poisson,
     deviance_power=1.0,
-    draw=distributions.draw_counts,
+    draw=lambda rng, eta, _: rng.poisson(exp(eta).clip(max=_MOST)),
 )
 NEGATIVE_BINOMIAL = replace(
     POISSON,
     name="negative-binomial",
     code=likelihoods.NEGATIVE_BINOMIAL,
-    cdf=distributions.cdf_counts,
-    draw=distributions.draw_spread_counts,
+    cdf=cdf_counts,
+    draw=draw_spread_counts,
     usual=0.0,
 )
 GAMMA = replace(
@@ -234,8 +301,8 @@ GAMMA = replace(
     loss="gamma deviance",
     saturated=lambda y: 1.0 + np.log(y),
     deviance_power=2.0,
-    cdf=distributions.cdf_amounts,
-    draw=distributions.draw_amounts,
+    cdf=cdf_amounts,
+    draw=draw_amounts,
     usual=1.0,
 )
 STUDENT_T = replace(
@@ -251,8 +318,8 @@ STUDENT_T = replace(
     prior_sd=1e3,
     loss="absolute error",
     loss_factor=1.0,
-    cdf=distributions.cdf_heavy,
-    draw=partial(distributions.draw_heavy, degrees=4.0),
+    cdf=cdf_heavy,
+    draw=partial(draw_heavy, degrees=4.0),
     usual=0.0,
     degrees=nan,
 )
@@ -315,7 +382,7 @@ def _with_degrees(name: str) -> Family:
             f"The degrees of freedom of {name} must be a number from {DEGREES[0]:g} to {DEGREES[1]:g}: write "
             f"{STUDENT_T.name}(4), or {STUDENT_T.name} to have them found."
         )
-    return replace(STUDENT_T, name=name, degrees=degrees, draw=partial(distributions.draw_heavy, degrees=degrees))
+    return replace(STUDENT_T, name=name, degrees=degrees, draw=partial(draw_heavy, degrees=degrees))
 
 
 def _family_at(name: str, dispersion: float | None) -> Family:

@@ -337,7 +337,7 @@ def test_an_error_nobody_foresaw_asks_for_a_report(folder, monkeypatch):
     def broken(*_arguments, **_options):
         raise RuntimeError("odd")
 
-    monkeypatch.setattr("coterie.results.table_call.fitting", broken)
+    monkeypatch.setattr("coterie.results.table_fit.fitting", broken)
     ran = fit("table.csv")
     assert ran.code == 1
     assert "met an error it does not know (RuntimeError: odd)" in ran.err

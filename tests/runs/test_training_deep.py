@@ -18,7 +18,7 @@ from coterie.errors import CoterieError
 from coterie.evidence.training_comparison import chosen, compare
 from coterie.methods.group_sgd import GroupSGD
 from coterie.objectives.deep import Deep
-from coterie.results.new_clients import mean_models
+from coterie.results.net_predictions import mean_models
 from coterie.runs.config import Config
 from coterie.runs.model_objective import layers
 from coterie.runs.training import train

@@ -19,7 +19,7 @@ from coterie.methods.tree.penalised_tree import describe
 from coterie.results import notes as words
 from coterie.results.call_as_config import table_call_sections
 from coterie.results.fit_result import FitResult
-from coterie.results.table_call import asked_options
+from coterie.results.table_fit import asked_options
 from coterie.results.table_fit import need_applicable, result_of
 
 COMPARES = (

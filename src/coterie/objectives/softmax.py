@@ -41,18 +41,6 @@ def _row_losses(data: Data, classes: int, theta: Floats) -> Floats:
 
 
 @reading
-def _predict(data: Data, classes: int, theta: Floats) -> Ints:
-    _, X, _, _, _, starts, stops = data
-    out, z, at = np.empty((stops - starts).sum(), dtype=np.int64), np.empty(classes), 0
-    for i in range(starts.shape[0]):
-        for r in range(starts[i], stops[i]):
-            predictors(X, r, theta[i], z)
-            out[at] = z.argmax()
-            at += 1
-    return out
-
-
-@reading
 def _outputs(data: Data, classes: int, theta: Floats) -> Floats:
     _, X, _, _, _, starts, stops = data
     out, at = np.empty(((stops - starts).sum(), classes)), 0
@@ -135,7 +123,7 @@ class Softmax(WeightedRows):
 
     def predict(self, theta: npt.ArrayLike) -> Ints:
         """The likeliest class of every row at its client's theta, client after client (sum of counts,)."""
-        return _predict(self.compiled, self.classes, self._each(theta))
+        return np.asarray(self.outputs(theta).argmax(axis=1), dtype=np.int64)
 
     def outputs(self, theta: npt.ArrayLike) -> Floats:
         """The scores of every row's classes, client after client (sum of counts, classes)."""

@@ -55,10 +55,10 @@ def plain(value: Any) -> Any:
         if all(type(k) is str for k in value) and _TAG not in value:
             return {k: plain(v) for k, v in value.items()}
         return {_TAG: "dict", "value": [[plain(k), plain(v)] for k, v in value.items()]}
-    kind = _kind(value)
-    if kind is None:
-        raise CoterieError(f"A model cannot be saved with {value!r} in it; use numbers, text or dates.")
-    return {_TAG: kind, "value": _WRITE[kind](value)}
+    for kind, (cls, write, _) in _KINDS.items():
+        if isinstance(value, cls):
+            return {_TAG: kind, "value": write(value)}
+    raise CoterieError(f"A model cannot be saved with {value!r} in it; use numbers, text or dates.")
 
 
 def unplain(value: Any) -> Any:
@@ -74,7 +74,7 @@ def unplain(value: Any) -> Any:
         return tuple(unplain(v) for v in inner)
     if kind == "dict":
         return {unplain(k): unplain(v) for k, v in inner}
-    return _READ[kind](inner)
+    return float(inner) if kind == "float" else _KINDS[kind][2](inner)
 
 
 def from_json(data: bytes) -> Any:
@@ -102,29 +102,13 @@ def _timestamp(parts: list[Any]) -> Any:
     return (stamp if zone is None else stamp.tz_convert(zone)).as_unit(unit)
 
 
-def _kind(value: Any) -> str | None:
-    if isinstance(value, pd.Timestamp):
-        return "timestamp"
-    if isinstance(value, np.datetime64):
-        return "datetime64"
-    if isinstance(value, dt.datetime):
-        return "datetime"
-    return "date" if isinstance(value, dt.date) else None
-
-
-_WRITE: dict[str, Callable[[Any], Any]] = {
-    "timestamp": lambda v: [v.isoformat(), None if v.tz is None else str(v.tz), v.unit],
-    "datetime64": lambda v: [str(v), np.datetime_data(v.dtype)[0]],
-    "datetime": dt.datetime.isoformat,
-    "date": dt.date.isoformat,
+_KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "timestamp": (pd.Timestamp, lambda v: [v.isoformat(), None if v.tz is None else str(v.tz), v.unit], _timestamp),
+    "datetime64": (np.datetime64, lambda v: [str(v), np.datetime_data(v.dtype)[0]], lambda v: np.datetime64(*v)),
+    "datetime": (dt.datetime, dt.datetime.isoformat, dt.datetime.fromisoformat),
+    "date": (dt.date, dt.date.isoformat, dt.date.fromisoformat),
 }
-_READ: dict[str, Callable[[Any], Any]] = {
-    "float": float,
-    "timestamp": _timestamp,
-    "datetime64": lambda v: np.datetime64(v[0], v[1]),
-    "datetime": dt.datetime.fromisoformat,
-    "date": dt.date.fromisoformat,
-}
+"""Types of dates, each of which the next ones hold too; how one is written, and read."""
 
 
 Array = npt.NDArray[Any]

@@ -17,9 +17,8 @@ import pandas as pd
 
 from coterie.data.clients import Clients
 from coterie.data.labels import label_ids
-from coterie.distributions import draw_shares
 from coterie.errors import CoterieError, plural
-from coterie.families import family_named
+from coterie.families import draw_shares, family_named
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats
 from coterie.results.inference import need_level

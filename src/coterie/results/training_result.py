@@ -29,8 +29,7 @@ from coterie.methods.registry import trained_method
 from coterie.objectives.client_models import LARGE, is_one
 from coterie.objectives.mixed import kinds
 from coterie.objectives.wide_models import WideModels
-from coterie.results.net_predictions import DAMAGED, outputs, probabilities
-from coterie.results.new_clients import adapted, read_by_method
+from coterie.results.net_predictions import DAMAGED, adapted, outputs, probabilities, read_by_method
 from coterie.runs import model_objective as model
 from coterie.runs.config import AUTO, Config, chosen_methods, tables
 from coterie.runs.training import Trained

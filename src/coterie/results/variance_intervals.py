@@ -15,10 +15,14 @@ from coterie.numerics.arrays import Floats, Ints, full
 from coterie.relations.covariance import at_means, degrees_of_freedom, means_frame
 from coterie.results.model import Model, Nodes
 
+Row = tuple[Any, Any, str, str, float, float, float, float]
+_COLUMNS = ["level", "cluster", "term", "term2", "sd", "cov", "lower", "upper"]
+"""What a row of the table of variances has."""
+
 
 def variances(m: Model, level: float = 0.95) -> pd.DataFrame:
     """Variances and correlations of every level, with intervals of their square roots and of the correlations."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     own, u = len(m.D_client) > 1, m.uncertainty
     unsure: Unsure | None = None
     shared = np.setdiff1d(np.arange(len(m.terms)), m.personal)
@@ -30,27 +34,24 @@ def variances(m: Model, level: float = 0.95) -> pd.DataFrame:
                 extra = u.more[0][min(k, len(u.more[0]) - 1)]
                 unsure = _unsure(extra, u.levels[0], posterior, len(m.labels[members]), shared)
             straying = m.info.get("straying", m.personal)
-            more = {"cluster": m.levels[0].labels[k]} if own else {}
-            rows += _components("client", D, m, more, straying, unsure, level)
+            cluster = m.levels[0].labels[k] if own else ""
+            rows += _components(("client", cluster), D, m, straying, unsure, level)
         each = zip(Nodes(m).names[1:], Nodes(m).levels, m.D_levels, strict=False)
         for k, (name, nodes, D) in enumerate(each, start=1):
             if u is not None:
                 extra = u.more[k][0] if len(u.more[k]) else u.more[k]
                 unsure = _unsure(extra, u.levels[k], m.node_cov[k - 1], len(nodes.labels), shared)
             if len(nodes.labels) > 1:
-                rows += _components(name, D, m, {"cluster": ""} if own else {}, m.personal, unsure, level)
+                rows += _components((name, ""), D, m, m.personal, unsure, level)
     if family_named(m.family).has_dispersion:
         df = nan if "rows" not in m.info else m.info["rows"] - float(len(m.terms))
         if u is not None:
             df = 4.0 + 2.0 / u.residual if u.residual > 0.0 else inf
-        lower, upper = _sd_interval(m.sigma2, df, level)
-        rows.append({"level": "residual", "cluster": "", "term": "", "term2": "", "sd": m.sigma2**0.5, "cov": m.sigma2})
-        rows[-1] |= {"lower": lower, "upper": upper}
+        rows.append(("residual", "", "", "", m.sigma2**0.5, m.sigma2, *_sd_interval(m.sigma2, df, level)))
     if (dispersion := m.scattering.dispersion) is not None:
-        more = {"level": "dispersion", "cluster": "", "term": "", "term2": "", "lower": nan, "upper": nan}
-        rows.append({"sd": nan, "cov": dispersion, **more})
-    columns = ["level", *(["cluster"] if own else []), "term", "term2", "sd", "cov", "lower", "upper"]
-    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("sd", "cov", "lower", "upper"), np.float64))
+        rows.append(("dispersion", "", "", "", nan, dispersion, nan, nan))
+    frame = pd.DataFrame(rows, columns=_COLUMNS).astype(dict.fromkeys(_COLUMNS[4:], np.float64))
+    return frame if own else frame.drop(columns="cluster")
 
 
 class Unsure(NamedTuple):
@@ -86,15 +87,9 @@ def _sd_interval(variance: float, df: float, level: float) -> tuple[float, float
 
 
 def _components(
-    level: str,
-    D: Floats,
-    m: Model,
-    more: dict[str, Any],
-    columns: Any,
-    unsure: Unsure | None,
-    probability: float,
-) -> list[dict[str, Any]]:
-    """Rows of the variance table for some columns' covariances: variances, then pairs where there are any."""
+    of: tuple[str, Any], D: Floats, m: Model, columns: Any, unsure: Unsure | None, probability: float
+) -> list[Row]:
+    """Rows ``of`` a level and cluster for some columns' covariances: variances, then pairs where there are any."""
     D = at_means(D, m.info)
     sd = np.sqrt(np.maximum(np.diag(D), 0.0))
     q = [int(j) for j in columns]
@@ -102,14 +97,11 @@ def _components(
     extra, G, own, df = (none, none[None], none, inf) if unsure is None else unsure
     F = means_frame(m.info, len(D))
     extra, G, own = F @ extra @ F.T, F @ G @ F.T, F @ own @ F.T
-    rows = []
+    rows: list[Row] = []
     for j in q:
         mean, square = D[j, j] + max(extra[j, j], 0.0), np.square(G[:, j, j]).sum()
-        lower, upper = _ends(float(D[j, j]), float(mean), float(square), float(own[j, j]), df, probability)
-        rows.append(
-            {"level": level, **more, "term": m.terms[j], "term2": "", "sd": float(sd[j]), "cov": float(D[j, j])}
-        )
-        rows[-1] |= {"lower": lower, "upper": upper}
+        ends = _ends(float(D[j, j]), float(mean), float(square), float(own[j, j]), df, probability)
+        rows.append((*of, m.terms[j], "", float(sd[j]), float(D[j, j]), *ends))
     block = D[np.ix_(q, q)]
     size = np.outer(sd[q], sd[q])
     if np.any((size > 0.0) & (np.abs(np.tril(block, -1)) > 1e-7 * size)):  # less is rounding
@@ -119,9 +111,8 @@ def _components(
                     continue  # there is no correlation with what does not vary
                 r = float(D[i, j] / (sd[i] * sd[j]))
                 slope = G[:, i, j] / (sd[i] * sd[j]) - 0.5 * r * (G[:, i, i] / D[i, i] + G[:, j, j] / D[j, j])
-                lower, upper = _fisher(r, float(np.linalg.norm(slope)), probability)
-                rows.append({"level": level, **more, "term": m.terms[i], "term2": m.terms[j], "sd": r, "cov": D[i, j]})
-                rows[-1] |= {"lower": lower, "upper": upper}
+                ends = _fisher(r, float(np.linalg.norm(slope)), probability)
+                rows.append((*of, m.terms[i], m.terms[j], r, float(D[i, j]), *ends))
     return rows
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.numerics.keyed_random import GOLDEN
+from coterie.numerics.keyed_random import at_step
 
 LOCK = threading.RLock()
 """Held while the common generators, which all threads share, are set: another thread's draws would come between."""
@@ -45,8 +45,9 @@ class Generators:
         every = [*self.common, *self.held]
 
         def seed(key: int, step: int) -> None:
-            for k, generator in enumerate(every):
-                _seed(generator, _mixed(key, step, k))
+            for k, generator in enumerate(every):  # each by a key of its own, and seeds are below 2**63
+                own = np.array([(int(key) + k * 0xD1342543DE82EF95) % 2**64], dtype=np.uint64)
+                _seed(generator, int(at_step(own, step)[0]) >> 1)
 
         with LOCK:
             states = [_state(g) for g in every]
@@ -79,25 +80,17 @@ class Generators:
         return not any(drawn)
 
 
-def _mixed(key: int, step: int, k: int) -> int:
-    """A seed below 2**63 for the k-th generator (SplitMix64's finaliser)."""
-    z = (int(key) + int(step) * int(GOLDEN) + k * 0xD1342543DE82EF95) % 2**64
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
-    return (z ^ z >> 31) >> 1
-
-
 def _state(of: Any) -> Any:
-    if isinstance(of, np.random.Generator):
-        return of.bit_generator.state
+    of = of.bit_generator if isinstance(of, np.random.Generator) else of
     if isinstance(of, np.random.BitGenerator):
         return of.state
     return of.get_state() if hasattr(of, "get_state") else of.getstate()
 
 
 def _restore(of: Any, state: Any) -> None:
-    if isinstance(of, (np.random.Generator, np.random.BitGenerator)):
-        (of.bit_generator if isinstance(of, np.random.Generator) else of).state = state
+    of = of.bit_generator if isinstance(of, np.random.Generator) else of
+    if isinstance(of, np.random.BitGenerator):
+        of.state = state
     elif hasattr(of, "set_state"):
         of.set_state(state)
     else:
@@ -105,11 +98,11 @@ def _restore(of: Any, state: Any) -> None:
 
 
 def _seed(of: Any, seed: int) -> None:
+    of = of.bit_generator if isinstance(of, np.random.Generator) else of
     if isinstance(of, torch.Generator):
         of.manual_seed(seed)
-    elif isinstance(of, (np.random.Generator, np.random.BitGenerator)):
-        bits = of.bit_generator if isinstance(of, np.random.Generator) else of
-        bits.state = type(bits)(seed).state
+    elif isinstance(of, np.random.BitGenerator):
+        of.state = type(of)(seed).state
     elif hasattr(of, "get_state"):  # numpy.random and RandomState take 32 bits, or a list of them
         of.seed([seed % 2**32, seed >> 32])
     else:

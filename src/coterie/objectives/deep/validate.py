@@ -46,7 +46,7 @@ def validate(sequential: SequentialClients, rows: Rows, counts: Ints) -> None:
             _known(of, outputs, rows)
             _losses(of, outputs.detach().to(of.dtype).requires_grad_(), y)
             if of.score is not None:
-                _scored(of.score, outputs.detach(), y)
+                _each("score", of.score, outputs.detach(), y)
             if size == 2 or np.any(counts == 1):
                 _trains(of, workspace, x, y)
     if late := [name for name, layer in workspace.module.named_parameters() if id(layer) not in made]:
@@ -118,25 +118,31 @@ def _outputs(of: Architecture, workspace: ModuleWorkspace, x: Tensor, training: 
     return outputs.to(of.dtype)
 
 
-def _losses(of: Architecture, outputs: Tensor, y: Tensor) -> Tensor:
-    """Losses of rows, once it is sure that there is one for each, with a gradient."""
+def _each(what: str, of: Loss, outputs: Tensor, y: Tensor, remedy: str = "") -> Tensor:
+    """What the loss or the score gives, once it is sure that there is one number for each row."""
     try:
-        losses = of.loss(outputs, y)
+        found = of(outputs, y)
     except RAISED as problem:
         raise CoterieError(
-            f"The loss cannot compare outputs of shape {tuple(outputs.shape[1:])} with targets of shape "
-            f"{tuple(y.shape[1:])} ({y.dtype}): {short(problem)}.{_target_remedy(of, outputs, y)}"
+            f"The {what} cannot compare outputs of shape {tuple(outputs.shape[1:])} with targets of shape "
+            f"{tuple(y.shape[1:])} ({y.dtype}): {short(problem)}.{remedy}"
         ) from problem
-    if not isinstance(losses, Tensor):
+    if not isinstance(found, Tensor):
         raise CoterieError(
-            f"The loss must give a tensor with one number for each row, not {_kind(losses)}: compute it from the "
+            f"The {what} must give a tensor with one number for each row, not {_kind(found)}: compute it from the "
             "outputs with torch alone."
         )
-    if tuple(losses.shape) != (len(y),):
+    if tuple(found.shape) != (len(y),):
         raise CoterieError(
-            f"The loss must give one number for each row, not their mean, and gives the shape {tuple(losses.shape)} "
+            f"The {what} must give one number for each row, not their mean, and gives the shape {tuple(found.shape)} "
             f'for {len(y)} row{"s" * (len(y) > 1)}: use reduction="none", and means over all axes but the first.'
         )
+    return found
+
+
+def _losses(of: Architecture, outputs: Tensor, y: Tensor) -> Tensor:
+    """Losses of rows, once it is sure that they have a gradient."""
+    losses = _each("loss", of.loss, outputs, y, _target_remedy(of, outputs, y))
     if not losses.requires_grad:
         raise CoterieError("The loss has no gradient: compute it from the outputs with torch alone, without detach.")
     return losses
@@ -179,20 +185,6 @@ def _trains(of: Architecture, workspace: ModuleWorkspace, x: Tensor, y: Tensor) 
         )
     if all(g is None for g in grads):
         raise CoterieError("The model's outputs depend on no parameter that is trained: there is nothing to train.")
-
-
-def _scored(score: Loss, outputs: Tensor, y: Tensor) -> None:
-    try:
-        found = score(outputs, y)
-    except RAISED as problem:
-        raise CoterieError(
-            f"The score cannot compare outputs of shape {tuple(outputs.shape[1:])} with targets of shape "
-            f"{tuple(y.shape[1:])}: {short(problem)}."
-        ) from problem
-    if not isinstance(found, Tensor):
-        raise CoterieError(f"The score must give a tensor with one number for each row, not {_kind(found)}.")
-    if tuple(found.shape) != (len(y),):
-        raise CoterieError("The score must give a tensor with one number for each row, not their mean.")
 
 
 def _known(of: Architecture, outputs: Tensor, rows: Rows) -> None:
