@@ -1,4 +1,4 @@
-"""Boxes around what is to be found in images: coded on a grid, read back from it, and how many were found.
+"""Boxes around what is to be found in images: coded on a grid, with a loss, and read back; how many were found.
 
 A box is five numbers: presence (1 or 0, or a score), x and y of its centre, width and height, in pixels. Images have
 arrays of as many boxes (n, boxes, 5), filled up with zeros.
@@ -10,9 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
 
 from coterie.errors import CoterieError
 
+BOX = 1.0  # what a box counts beside a nodule's presence
+FOCUS = 2.0  # exponent of the focal loss
 F64 = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
@@ -152,3 +157,22 @@ def _curve(found: F64, truth: npt.ArrayLike, overlap: float) -> tuple[Mask, F64,
     order = np.argsort(-score, kind="stable")
     order = order[score[order] > 0.0]
     return right[order], score[order], int(np.count_nonzero(np.asarray(truth)[:, :, 0]))
+
+
+def grid_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Focal loss of a nodule's presence in each cell plus the distance of the boxes of cells that have one, (rows,).
+
+    Both are divided by the image's number of nodules, or 1 where it has none. Outputs and targets (rows, 5, cells,
+    cells) are presence and box of each cell, targets as :func:`to_grid` makes them.
+
+    References
+    ----------
+    Lin et al. (2017), Focal loss for dense object detection, ICCV; smooth L1 as in Girshick (2015), Fast R-CNN.
+    """
+    targets = targets.to(outputs.dtype)
+    truth = targets[:, 0]
+    entropy = functional.binary_cross_entropy_with_logits(outputs[:, 0], truth, reduction="none")
+    missed = 1.0 - torch.exp(-entropy)  # one minus the probability of the truth
+    off = functional.smooth_l1_loss(outputs[:, 1:], targets[:, 1:], reduction="none").sum(1) * truth
+    many = truth.flatten(1).sum(1).clamp(min=1.0)
+    return (missed**FOCUS * entropy + BOX * off).flatten(1).sum(1) / many

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 
 import numpy as np
-from boxes import average_precision, from_grid, sensitivity, to_grid
+from boxes import average_precision, from_grid, grid_loss, sensitivity, to_grid
 from simulated_hospitals import three_hospitals
 
 from coterie.data.images import standardised
@@ -17,7 +17,6 @@ from coterie.data.partition import ClientRows, PartitionedRows
 from coterie.engines.local_engines import InProcess
 from coterie.methods.fedavg import FedAvg
 from coterie.objectives.deep import Deep
-from coterie.objectives.deep.losses import grid_loss
 from coterie.objectives.deep.nets import nodule_detector
 
 SIDE, CELLS, FALSE = 48, 12, 0.5

@@ -9,12 +9,11 @@ import numpy as np
 from coterie.data.images import standardised
 from coterie.data.partition import by_column
 from coterie.numerics.keyed_random import uniform
-from coterie.objectives.deep.losses import grid_loss
 from coterie.results.training_result import TrainingResult
 from coterie.runs.config_keys import Torch
 from coterie.runs.scores import Rule
 from coterie.runs.training import Trained
-from examples.boxes import average_precision, from_grid, to_grid
+from examples.boxes import average_precision, from_grid, grid_loss, to_grid
 from examples.simulated_hospitals import Hospital, Scanner, slices
 from papers.outcome import Outcome, Settings
 from papers.paper_003.hospitals import CHOICE, EACH, GROUPS, HELD_OUT, Sites, outcome, settled, trials

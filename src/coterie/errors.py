@@ -57,6 +57,15 @@ def fitting(what: str, remedy: str) -> Iterator[None]:
         raise CoterieError(f"{what} cannot be used: parts of it do not fit together. {remedy}") from problem
 
 
+@contextmanager
+def or_say(what: str) -> Iterator[None]:
+    """Around what the operating system may refuse, where ``what`` could not be done then, and why, is one sentence."""
+    try:
+        yield
+    except OSError as problem:
+        raise CoterieError(f"{what}: {problem.strerror or problem}.") from problem
+
+
 def nearest(name: object, names: Iterable[object], limit: int = 3) -> str:
     """Of what there is, what may have been meant, as the end of a message: " Did you mean 'school'?" or ""."""
     known = [n for n in dict.fromkeys(str(n) for n in names) if len(n) <= _COMPARED]

@@ -228,8 +228,6 @@ class Column:
 
     @property
     def _in_bytes(self) -> tuple[str, npt.NDArray[Any]]:
-        import pandas as pd
-
         series = self.series
         if pd.api.types.is_datetime64_any_dtype(series.dtype):
             stamps = series.dt.tz_convert("UTC").dt.tz_localize(None) if series.dt.tz is not None else series

@@ -184,17 +184,8 @@ class Design:
 
     def to_json(self) -> str:
         """The design as JSON text; `from_json` gives back an equal design."""
-        return json.dumps(
-            {
-                "version": _VERSION,
-                "formula": self.formula,
-                "terms": self.terms,
-                "levels": self.levels,
-                "outcome_levels": self.outcome_levels,
-                "state": state_to_json(self.state),
-            },
-            ensure_ascii=False,
-        )
+        parts = {name: getattr(self, name) for name in ("formula", "terms", "levels", "outcome_levels")}
+        return json.dumps({"version": _VERSION, **parts, "state": state_to_json(self.state)}, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Design:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from keyword import iskeyword
+from typing import Any
 
 from coterie.data.columns import Kind
 from coterie.data.formula_expressions import HABITS, SPLINES, Use, as_contrasts
@@ -248,7 +249,7 @@ def _general(text: str, right: str, outcome: str, outcome_columns: tuple[str, ..
             elif factor.eval_method.value == "python":
                 use.read(factor.expr, text)
 
-    def every(what: str) -> frozenset[str]:
+    def every(what: str) -> Any:
         return frozenset().union(*(getattr(use, what) for use in uses.values()))
 
     return Parsed(
@@ -257,10 +258,7 @@ def _general(text: str, right: str, outcome: str, outcome_columns: tuple[str, ..
         outcome=outcome,
         outcome_columns=outcome_columns,
         columns=tuple(dict.fromkeys(column for use in uses.values() for column in use.columns)),
-        categories=every("categories"),
-        numeric=every("numeric"),
-        reckoned=every("reckoned"),
-        functions=every("functions"),
+        **{what: every(what) for what in ("categories", "numeric", "reckoned", "functions")},
         bare=frozenset(bare),
         stateful=tuple(expression for expression, use in uses.items() if use.stateful),
         factors=tuple(tuple(column for f in term for column in uses[f.expr].columns) for term in terms),

@@ -237,8 +237,16 @@ def read_image(path: Path) -> npt.NDArray[np.float32]:
     A CoterieError where the file cannot be read, is no grey or coloured image, or has numbers that are not finite; for
     a PNG also where matplotlib, which reads it, is not installed.
     """
+    pixels: Any
     try:
-        pixels = np.load(path, allow_pickle=False) if path.suffix.lower() == ".npy" else _png(path)
+        if path.suffix.lower() == ".npy":
+            pixels = np.load(path, allow_pickle=False)
+        else:
+            from matplotlib.image import imread
+
+            pixels = np.asarray(imread(path, format="png"))
+    except ImportError:
+        raise CoterieError(f"Reading {path} needs matplotlib: pip install it, or save images as .npy.") from None
     except (OSError, ValueError, EOFError, SyntaxError) as fault:
         raise CoterieError(f"{path} cannot be read as an image ({fault}): write it again as PNG or NPY.") from None
     if not isinstance(pixels, np.ndarray) or pixels.dtype.kind not in "biuf":
@@ -249,15 +257,7 @@ def read_image(path: Path) -> npt.NDArray[np.float32]:
         raise CoterieError(f"{path} has the shape {pixels.shape}: an image is (height, width), one slice a file.")
     if not np.isfinite(pixels).all():
         raise CoterieError(f"{path} has pixels that are not finite numbers: fill them first.")
-    return pixels.astype(np.float32)
-
-
-def _png(path: Path) -> Array:
-    try:
-        from matplotlib.image import imread
-    except ImportError:
-        raise CoterieError(f"Reading {path} needs matplotlib: pip install it, or save images as .npy.") from None
-    return np.asarray(imread(path, format="png"))
+    return np.asarray(pixels, dtype=np.float32)
 
 
 def _files(folder: Path) -> dict[str, Path]:

@@ -30,7 +30,7 @@ PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError, IndexError, AttributeError, MemoryError, SyntaxError)
 _BROKEN = (*_DAMAGED, zipfile.BadZipFile, pickle.UnpicklingError, RecursionError, CoterieError)
 _ADMITTED = re.compile(r"numpy(\.(_core|core)\.(multiarray|numeric))? (ndarray|dtype|_reconstruct|scalar|_frombuffer)")
-_NUMBER = re.compile(r"(\d+)")
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,6 @@ def _joined(parts: Sequence[tuple[Path, Arrays]]) -> Arrays:
     return {name: together([part[name] for _, part in parts], f"Rows of {name}") for name in names}
 
 
-def _natural(path: Path) -> list[Any]:
-    """A key by which 2 comes before 10."""
-    return [int(part) if part.isdigit() else part for part in _NUMBER.split(path.stem)]
-
-
 class _Plain(pickle.Unpickler):
     """Reads NumPy's arrays and plain containers, and refuses all else."""
 
@@ -122,7 +117,7 @@ def _pfllib(path: Path, columns: Columns) -> Arrays:
     """``train/0.npz``, ``test/0.npz``, ... as https://github.com/TsingZ0/PFLlib writes them: a client is a number."""
     parts = []
     for side, folder in _sides(path).items():
-        for file in sorted(folder.glob("*.npz"), key=_natural):
+        for file in sorted(folder.glob("*.npz"), key=lambda p: _NUMBER.sub(lambda n: n[0].zfill(20), p.stem)):
             try:
                 with zipfile.ZipFile(file) as opened:
                     found = unpickled_array(opened.read("data.npy"))
@@ -132,12 +127,8 @@ def _pfllib(path: Path, columns: Columns) -> Arrays:
             except _BROKEN as e:
                 raise CoterieError(f"'{file}' is no file of PFLlib with a dict of arrays x and y: {_why(e)}.") from e
             if len(X):
-                parts.append(
-                    (
-                        file,
-                        {"X": X, "y": y, **_whose(int(file.stem) if file.stem.isdigit() else file.stem, side, len(X))},
-                    )
-                )
+                client = int(file.stem) if file.stem.isdigit() else file.stem
+                parts.append((file, {"X": X, "y": y, **_whose(client, side, len(X))}))
     if not parts:
         raise CoterieError(f"'{path}' has no rows in its folders: make the data set again.")
     return _joined(parts)
@@ -256,11 +247,6 @@ def _json(file: Path) -> dict[str, Any]:
     return found
 
 
-def _masks(path: Path, columns: Columns, size: Any = None) -> Arrays:
-    """``client/images/a.png`` and ``client/masks/a.png``."""
-    return image_pairs(path, _size(size))
-
-
 def _images(path: Path, columns: Columns, size: Any = None, mode: str = "") -> Arrays:
     """``client/class/a.png``, or ``class/a.png`` with a clients.csv; train and test may stand before it."""
     try:
@@ -351,7 +337,7 @@ READERS = (
     Reader(
         "images with masks",
         lambda p: p.is_dir() and any((one / "masks").is_dir() for one in p.iterdir()),
-        _masks,
+        lambda path, columns, size=None: image_pairs(path, _size(size)),
         args=("size",),
     ),
     Reader(

@@ -19,7 +19,7 @@ from coterie.deployment.federation_toml import COORDINATOR, FEDERATION, RUN, SCH
 from coterie.deployment.membership import Register
 from coterie.deployment.schema import Schema
 from coterie.deployment.site.site_toml import MIN_GROUP, Disclosure, Member
-from coterie.errors import CoterieError, listed, nearest
+from coterie.errors import CoterieError, listed, nearest, or_say
 
 SITES, RUNS = "sites", "runs"
 _PACKAGES = {"flower": "flwr", "nvflare": "nvflare"}
@@ -136,12 +136,10 @@ def _written(
         if (own / SITE).exists() and Member.read(own).data != table:
             raise CoterieError(f"'{own / SITE}' is there and its owner's: write data = \"{table}\" there, not --data.")
     homes = [folder / COORDINATOR, *(folder / SITES / name for name in config.sites)]
-    try:
+    with or_say(f"'{folder}' cannot be written"):
         for home in (folder, folder / SITES, *homes):
             home.mkdir(parents=True, exist_ok=True)
             home.chmod(0o700)
-    except OSError as problem:
-        raise CoterieError(f"'{folder}' cannot be written: {problem.strerror or problem}.") from problem
     for home in (folder, *homes):
         config.write(home)
         if schema is not None and home != folder:

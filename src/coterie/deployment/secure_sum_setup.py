@@ -17,7 +17,7 @@ from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.site.site_toml import Member
 from coterie.engines import secure_sum
-from coterie.errors import CoterieError, listed
+from coterie.errors import CoterieError, listed, or_say
 from coterie.options import of
 
 FILES, IDENTITY, PEERS = "secure", "identity", "peers.toml"
@@ -63,10 +63,8 @@ def read(paths: Iterable[Path]) -> dict[str, bytes]:
     """The public identities in files that :func:`make` wrote, by site."""
     contents = {}
     for path in paths:
-        try:
+        with or_say(f"'{path}' cannot be read"):
             contents[path] = files.content(path)
-        except OSError as problem:
-            raise CoterieError(f"'{path}' cannot be read: {problem.strerror or problem}.") from problem
     return parse(contents)
 
 

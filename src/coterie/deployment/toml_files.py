@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie import files, options
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, or_say
 
 T = TypeVar("T")
 
@@ -34,10 +34,8 @@ def write(path: Path, tables: Mapping[str, Any], head: str = "", remarks: Mappin
     for key, remark in (remarks or {}).items():
         said = remark.replace("\\", r"\\")
         lines = re.sub(rf"^({re.escape(key)} = .*)$", rf"\1  # {said}", lines, flags=re.MULTILINE)
-    try:
+    with or_say(f"'{path}' cannot be written"):
         write_durable(path, [(comment + lines).encode()])
-    except OSError as problem:
-        raise CoterieError(f"'{path}' cannot be written: {problem.strerror or problem}.") from problem
 
 
 def text(tables: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from coterie import files
-from coterie.errors import CoterieError
+from coterie.errors import or_say
 from coterie.report import words
 
 if TYPE_CHECKING:
@@ -43,7 +43,5 @@ def page(template: str, **values: Any) -> str:
 
 def write_page(page: str, path: str | os.PathLike[str]) -> None:
     """Write a page; a file that exists is replaced at once. A CoterieError where it cannot be written."""
-    try:
+    with or_say(f"The report cannot be written to '{path}'"):
         files.write(files.place(path), [page.encode()])
-    except OSError as e:
-        raise CoterieError(f"The report cannot be written to '{path}': {e.strerror or e}.") from e

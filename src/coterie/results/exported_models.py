@@ -14,7 +14,7 @@ import pandas as pd
 
 from coterie import files
 from coterie.data import net_inputs
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, or_say
 
 if TYPE_CHECKING:
     from coterie.results.training_result import TrainingResult
@@ -41,10 +41,8 @@ def export_all(result: TrainingResult, folder: str | os.PathLike[str], form: For
     place = files.local(folder)
     labels = [label for label in result.labels if label not in result.run.helpers]
     index = pd.DataFrame({"client": labels, "file": [f"{quote(label, safe=' ')}.{form}" for label in labels]})
-    try:
+    with or_say(f"'{place}' cannot be made"):
         place.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise CoterieError(f"'{place}' cannot be made: {problem.strerror or problem}.") from problem
     for name, content in zip(index["file"], contents(result, form, labels), strict=True):
         _write(place / name, content)
     _write(place / INDEX, index.to_csv(index=False).encode())
@@ -99,7 +97,5 @@ def _examples(result: TrainingResult, label: str, module: Any) -> tuple[Any, Any
 
 
 def _write(place: Path, content: bytes) -> None:
-    try:
+    with or_say(f"'{place}' cannot be written"):
         files.write(place, [content])
-    except OSError as problem:
-        raise CoterieError(f"'{place}' cannot be written: {problem.strerror or problem}.") from problem

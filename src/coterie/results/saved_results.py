@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from coterie import __version__, files
-from coterie.errors import CoterieError, fitting, listed
+from coterie.errors import CoterieError, fitting, listed, or_say
 from coterie.evidence.training_comparison import TrainingComparison
 from coterie.families import is_family
 from coterie.methods.code_digest import Digest, digest
@@ -36,7 +36,7 @@ from coterie.runs.training import Trained
 
 SCHEMA = 1
 MODEL, TRAINING = Form("model.json", "coterie model"), Form("training.json", "coterie training")
-_REPORT = b'<meta name="generator" content="coterie">'
+_REPORT = b'<meta name="generator" content="coterie">'  # of pages that coterie wrote, here of another model
 _CODE = {"path": "The model", "loss": "The loss", "score": "The score"}
 _AGAIN = "Save it again."
 _PARTS: dict[str, Any] = {"Scores": Scores, "Rule": Rule, "Measured": Measured}
@@ -79,30 +79,21 @@ def load(path: str | os.PathLike[str], folder: str | os.PathLike[str] = ".", **c
 
 def save_fit(result: FitResult, path: Path, force: bool = False) -> None:
     """Write a FitResult into the directory `path`; see its ``save``."""
-    try:
+    with or_say(f"The model cannot be written to '{path}'"):
         _refuse_others(path, force)
         shelf, before = Shelf(), _content(path / MODEL.file)
         checked = replace(result, checked=result.fit_check)
         MODEL.write(path, {"schema": SCHEMA, "result": packed(checked, shelf)}, shelf)
-    except OSError as e:
-        raise CoterieError(f"The model cannot be written to '{path}': {e.strerror or e}.") from e
-    if before not in (None, _content(path / MODEL.file)):
-        _drop_report(path / "report.html")
+    page = path / "report.html"
+    if before not in (None, _content(path / MODEL.file)) and _REPORT in (_content(page) or b"")[:4096]:
+        with or_say(f"'{page}' is of the model before and cannot be removed"):
+            page.unlink()
 
 
 def _content(file: Path) -> bytes | None:
     with suppress(OSError):
         return file.read_bytes()
     return None
-
-
-def _drop_report(page: Path) -> None:
-    """Remove a page that coterie wrote of another model; other pages stay."""
-    if _REPORT in (_content(page) or b"")[:4096]:
-        try:
-            page.unlink()
-        except OSError as e:
-            raise CoterieError(f"'{page}' is of the model before and cannot be removed: {e.strerror or e}.") from e
 
 
 def _load_fit(path: Path) -> FitResult:
@@ -222,12 +213,10 @@ def save_training(result: TrainingResult, out: Path) -> None:
             for name, runs in evidence.runs.items()
         },
     }
-    try:
+    with or_say(f"The models cannot be written to '{out}'"):
         TRAINING.write(out, document, shelf)
         files.write(out / "metrics.csv", [pd.DataFrame(result.run.curve).to_csv(index=False).encode()])
         files.write(out / "clients.csv", [result.clients.to_csv().encode()])
-    except OSError as e:
-        raise CoterieError(f"The models cannot be written to '{out}': {e.strerror or e}.") from e
 
 
 def _load_training(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from boxes import to_grid
+from boxes import grid_loss, to_grid
 
 from coterie.errors import CoterieError
-from coterie.objectives.deep.losses import dice, dice_and_cross_entropy, grid_loss
+from coterie.objectives.deep.losses import dice, dice_and_cross_entropy
 from coterie.objectives.deep.nets import cnn, mlp, nodule_detector, unet
 
 

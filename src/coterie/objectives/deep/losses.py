@@ -1,4 +1,4 @@
-"""Losses and scores of each row, of classes, numbers, masks and boxes: functions ``(outputs, targets) -> (rows,)``."""
+"""Losses and scores of each row, of classes, numbers and masks: functions ``(outputs, targets) -> (rows,)``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from torch import Tensor
 from torch.nn import functional
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-
-BOX = 1.0  # what a box counts beside a nodule's presence
-FOCUS = 2.0  # exponent of the focal loss
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -75,22 +72,3 @@ def dice(outputs: Tensor, targets: Tensor) -> Tensor:
     found, truth = (outputs > 0).flatten(1), (targets > 0.5).flatten(1)
     both, sizes = (found & truth).sum(1), found.sum(1) + truth.sum(1)
     return torch.where(sizes > 0, 2.0 * both / sizes.clamp(min=1), torch.ones_like(both, dtype=outputs.dtype))
-
-
-def grid_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Focal loss of a nodule's presence in each cell plus the distance of the boxes of cells that have one, (rows,).
-
-    Both are divided by the image's number of nodules, or 1 where it has none. Outputs and targets (rows, 5, cells,
-    cells) are presence and box of each cell, targets as ``examples/boxes.py`` makes them.
-
-    References
-    ----------
-    Lin et al. (2017), Focal loss for dense object detection, ICCV; smooth L1 as in Girshick (2015), Fast R-CNN.
-    """
-    targets = targets.to(outputs.dtype)
-    truth = targets[:, 0]
-    entropy = functional.binary_cross_entropy_with_logits(outputs[:, 0], truth, reduction="none")
-    missed = 1.0 - torch.exp(-entropy)  # one minus the probability of the truth
-    off = functional.smooth_l1_loss(outputs[:, 1:], targets[:, 1:], reduction="none").sum(1) * truth
-    many = truth.flatten(1).sum(1).clamp(min=1.0)
-    return (missed**FOCUS * entropy + BOX * off).flatten(1).sum(1) / many
