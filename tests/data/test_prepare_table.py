@@ -244,7 +244,7 @@ def test_booleans_are_a_binomial_outcome():
 ARRAYS = [
     ("X shape", {"X": np.ones(4)}, "two dimensions"),
     ("X empty", {"X": np.ones((0, 1)), "y": [], "clients": []}, "no rows"),
-    ("X text", {"X": [["a"], ["b"], ["c"], ["d"]]}, "X must hold numbers"),
+    ("X text", {"X": [["a"], ["b"], ["c"], ["d"]]}, "X must be numbers, in rows of one length"),
     ("X missing", {"X": [[1.0], [np.nan], [1.0], [1.0]]}, r"X has missing or infinite values in 1 row \(data row 2\)"),
     ("y length", {"y": [1.0, 2.0]}, "y has shape"),
     ("y missing", {"y": [1.0, np.inf, 2.0, 3.0]}, r"y has missing or infinite values in 1 row \(data row 2\)"),

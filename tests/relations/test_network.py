@@ -193,7 +193,7 @@ def test_one_and_two_clients():
         (np.zeros((5, 2)), 0, names("k whole number 1")),
         (np.zeros((5, 2)), True, "k must be a whole number"),
         ([[0.0], [np.nan], [1.0]], 1, names("Points clients 1 finite numbers")),
-        ([["a"], ["b"]], 1, "a table of numbers"),
+        ([["a"], ["b"]], 1, "must be numbers, in rows of one length"),
         (np.zeros((5, 2, 2)), 1, "a row for each client"),
         (np.zeros((5, 0)), 1, "a row for each client"),
     ],

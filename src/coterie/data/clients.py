@@ -14,7 +14,7 @@ from coterie.data.array_input import cluster_columns, coded_labels
 from coterie.data.columns import at_rows
 from coterie.data.labels import Coded, Labels, label_ids, spelling_notes
 from coterie.errors import CoterieError, listed, plural
-from coterie.numerics.arrays import Bools, Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints, float_array
 
 
 _BLOCK = 1 << 17  # numbers
@@ -190,10 +190,7 @@ def mean_weight(weights: Floats) -> float:
 
 
 def _finite(values: npt.ArrayLike, what: str) -> Floats:
-    try:
-        array = np.ascontiguousarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as e:
-        raise CoterieError(f"{what} must hold numbers only.") from e
+    array = np.ascontiguousarray(float_array(what, values))
     if not np.isfinite(array.sum()):
         bad = np.asarray(~np.isfinite(array).reshape(len(array), -1).all(axis=1))
         if bad.any():

@@ -190,8 +190,11 @@ def compute_terms(frame: pd.DataFrame, side: str, state: dict[str, Any]) -> tupl
 
     quoted = [c for c in map(str, frame.columns) if f"`{c}`" in side and not c.isidentifier()]
     aliases = {f"column_{list(frame.columns).index(c)}_": c for c in quoted}
+    plain = side
+    for alias, name in aliases.items():  # formulaic would draw random ones where such a name occurs twice
+        plain = plain.replace(f"`{name}`", alias)
     spec = ModelSpec(
-        formula=formulaic_terms(_replace(side, aliases), side),
+        formula=formulaic_terms(plain, side),
         transform_state=copy.deepcopy(state),
         na_action="ignore",
         output="pandas",
@@ -242,13 +245,6 @@ def _within(name: str) -> Callable[..., Any]:
         return columns
 
     return computed
-
-
-def _replace(side: str, aliases: dict[str, str]) -> str:
-    """Aliases for names that are no identifiers: formulaic would draw random ones where such a name occurs twice."""
-    for alias, name in aliases.items():
-        side = side.replace(f"`{name}`", alias)
-    return side
 
 
 def _restore(text: str, aliases: dict[str, str]) -> str:

@@ -90,10 +90,6 @@ class TableComparison(Comparison):
         return top_units(self.above, self.total > 0)
 
     @property
-    def _over_clients(self) -> bool:
-        return len(np.unique(self.units)) == len(self.units)
-
-    @property
     def best(self) -> str:
         """The method with the lowest held-out loss over rows; of those that rounding alone tells apart the first."""
         loss = {name: float(np.nan_to_num(each.sum(), nan=np.inf)) for name, each in self.losses.items()}
@@ -268,7 +264,7 @@ class TableComparison(Comparison):
         if tied := may_be_as_good(self.table, best):
             names = ("Method " if len(tied) == 1 else "Methods ") + joined(tied)
             good = "may be as good" if best == recommended else f"may be as good as {best}"
-            who = "clients" if self._over_clients else "clusters"
+            who = "clients" if len(np.unique(self.units)) == len(self.units) else "clusters"
             text += f" {names} {good}: the 95% interval of the difference over {who} holds 0."
         if np.isfinite(self.nested):
             text += f" Where other clients' rows choose the method for each, the loss is {self.nested:.4g}."

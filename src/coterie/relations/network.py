@@ -12,7 +12,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError, listed
 from coterie.lazy_modules import sparse
 from coterie.numerics import keyed_random
-from coterie.numerics.arrays import Floats, Ints
+from coterie.numerics.arrays import Floats, Ints, float_array
 from coterie.options import Option, checked
 from coterie.relations import clusters, neighbours
 
@@ -210,10 +210,7 @@ def _need_others(k: int, n: int) -> None:
 
 
 def _points(points: npt.ArrayLike) -> Floats:
-    try:
-        P = np.asarray(points, dtype=np.float64)
-    except (TypeError, ValueError) as e:
-        raise CoterieError("Points of clients must be a table of numbers, one row for each client.") from e
+    P = float_array("Points of clients", points)
     P = P[:, None] if P.ndim == 1 else P
     if P.ndim != 2 or not P.size:
         raise CoterieError(f"Points of clients must be a table with a row for each client, not {P.shape}.")
@@ -227,10 +224,7 @@ def _points(points: npt.ArrayLike) -> Floats:
 
 
 def _weights(weight: npt.ArrayLike | None, m: int) -> Floats:
-    try:
-        w = np.ones(m) if weight is None else np.asarray(weight, dtype=np.float64)
-    except (TypeError, ValueError) as e:
-        raise CoterieError("Weights of edges must be numbers.") from e
+    w = np.ones(m) if weight is None else float_array("Weights of edges", weight)
     if w.ndim == 0:
         w = np.full(m, w)
     if w.shape != (m,):

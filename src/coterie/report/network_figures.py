@@ -33,7 +33,9 @@ def network_figure(
 
     Names are shown where the pointer rests on a client, for 1,500 clients at most; ``client`` is a noun.
     """
-    n, at = network.n, _fitted(place)
+    n, low, wide = network.n, place.min(axis=0), np.maximum(np.ptp(place, axis=0), 1e-9)
+    scale = min(408.0 / wide[0], 340.0 / wide[1]) if n > 1 else 1.0  # 440 wide, as high as needed, 360 at most
+    at = (place - low) * scale + np.array([220.0 - scale * wide[0] / 2.0, 14.0])
     code, labels = _groups(groups)
     a, b = groups[network.edges[:, 0]], groups[network.edges[:, 1]]
     inside = np.asarray(a == b)
@@ -116,14 +118,6 @@ def _legend(labels: list[Any], code: Ints) -> list[tuple[str, str]]:
     if alone := int((code >= max(len(labels), COLOURS)).sum()):
         entries.append(("node gx", f"alone ({alone:,})"))
     return entries
-
-
-def _fitted(place: Floats) -> Floats:
-    """Places in the picture's units: 440 wide, as high as needed, 360 at most."""
-    low, wide = place.min(axis=0), np.maximum(np.ptp(place, axis=0), 1e-9)
-    scale = min(408.0 / wide[0], 340.0 / wide[1]) if len(place) > 1 else 1.0
-    shift = np.array([220.0 - scale * wide[0] / 2.0, 14.0])
-    return np.asarray((place - low) * scale + shift)
 
 
 def _ties(network: Network, at: Floats, code: Ints, inside: npt.NDArray[np.bool_]) -> list[str]:

@@ -306,8 +306,11 @@ class TrainingPlots(Plots):
         known: npt.NDArray[Any] | None = self.result.evidence.groups[0]
         order = np.lexsort((found, known)) if known is not None else np.argsort(found, kind="stable")
         ax = _axes(ax, f"{len(found):,} clients in {len(np.unique(found)):,} groups", "client", "client", 4.6)
+        from matplotlib.colors import ListedColormap
+
         same = found[order][:, None] == found[order]
-        ax.imshow(np.where(same, found[order][:, None], np.nan) % COLOURS, cmap=_palette(), vmin=0, vmax=COLOURS - 1)
+        palette = ListedColormap([_group(k) for k in range(COLOURS)])
+        ax.imshow(np.where(same, found[order][:, None], np.nan) % COLOURS, cmap=palette, vmin=0, vmax=COLOURS - 1)
         ax.grid(False)
         if len(found) <= NAMED:
             names = [words.short(self.result.labels[i], 14) for i in order]
@@ -320,9 +323,3 @@ class TrainingPlots(Plots):
         if not self.result.evidence.known:
             raise CoterieError("No rows were held out, so there are no scores to draw: train with test=0.2.")
         return self.result.evidence
-
-
-def _palette() -> Any:
-    from matplotlib.colors import ListedColormap
-
-    return ListedColormap([_group(k) for k in range(COLOURS)])

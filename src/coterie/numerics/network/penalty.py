@@ -222,7 +222,8 @@ def checked_edges(edges: npt.ArrayLike, n: int) -> Ints:
     pairs = np.ascontiguousarray(given, dtype=np.int64)
     bad = np.flatnonzero(((pairs < 0) | (pairs >= n)).any(axis=1))
     if len(bad):
-        raise CoterieError(f"Edge {bad[0]} names client {_outside(pairs[bad[0]], n)}; clients go from 0 to {n - 1}.")
+        strange = next(int(i) for i in pairs[bad[0]] if not 0 <= i < n)
+        raise CoterieError(f"Edge {bad[0]} names client {strange}; clients go from 0 to {n - 1}.")
     bad = np.flatnonzero(pairs[:, 0] == pairs[:, 1])
     if len(bad):
         raise CoterieError(f"Edge {bad[0]} ties client {pairs[bad[0], 0]} to itself: leave it out.")
@@ -232,10 +233,6 @@ def checked_edges(edges: npt.ArrayLike, n: int) -> Ints:
         i, j = divmod(int(key[twice[0]]), n)
         raise CoterieError(f"Clients {i} and {j} are tied by more than one edge: keep one, with the summed weight.")
     return pairs
-
-
-def _outside(pair: Ints, n: int) -> int:
-    return int(pair[0] if not 0 <= pair[0] < n else pair[1])
 
 
 def checked_weight(weight: npt.ArrayLike, edges: Ints) -> Floats:
@@ -261,10 +258,8 @@ def checked_metric(metric: npt.ArrayLike | None, n: int, q: int) -> tuple[Floats
     elif given.shape != (n, q, q):
         raise CoterieError(f"metric must have the shape ({n},) or ({n}, {q}, {q}), not {given.shape}.")
     H = np.ascontiguousarray(given)
-    even = np.abs(H - H.transpose(0, 2, 1)).max(axis=(1, 2), initial=0.0) <= 1e-8 * np.abs(H).max(
-        axis=(1, 2), initial=0.0
-    )
-    bad = np.flatnonzero(~even | ~np.isfinite(H).all(axis=(1, 2)))
+    uneven, size = (np.abs(part).max(axis=(1, 2), initial=0.0) for part in (H - H.transpose(0, 2, 1), H))
+    bad = np.flatnonzero(~(uneven <= 1e-8 * size) | ~np.isfinite(H).all(axis=(1, 2)))
     if not len(bad) and q:
         bad = np.flatnonzero(np.linalg.eigvalsh(H)[:, 0] <= 0.0)
     if len(bad):

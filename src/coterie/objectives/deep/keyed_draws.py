@@ -93,10 +93,6 @@ def _normal(u: Tensor, out: Tensor, mean: float = 0.0, std: float = 1.0) -> Tens
     return normal.mul_(std).add_(mean)
 
 
-def _exponential(u: Tensor, out: Tensor, rate: float = 1.0) -> Tensor:
-    return -u.log() / rate
-
-
 def _bernoulli(u: Tensor, out: Tensor, p: float | Tensor = 0.5) -> Tensor:
     return u < p
 
@@ -124,10 +120,6 @@ def _sized(how: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return rule
 
 
-def _drawn_by_itself(draw: Fractions, p: Tensor, generator: None = None) -> Tensor:
-    return (draw(p.shape) < p).to(p.dtype)
-
-
 def _dropout(draw: Fractions, x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
     """What the kernel of accelerators does."""
     mask = draw(x.shape) < 1.0 - p if train is not False else torch.ones_like(x, dtype=torch.bool)
@@ -137,11 +129,11 @@ def _dropout(draw: Fractions, x: Tensor, p: float, train: bool | None) -> tuple[
 RULES: dict[Any, Callable[..., Any]] = {
     aten.uniform_.default: _in_place(_uniform),
     aten.normal_.default: _in_place(_normal),
-    aten.exponential_.default: _in_place(_exponential),
+    aten.exponential_.default: _in_place(lambda u, out, rate=1.0: -u.log() / rate),
     aten.bernoulli_.float: _in_place(_bernoulli),
     aten.bernoulli_.Tensor: _in_place(_bernoulli),
     aten.bernoulli.p: _like(_bernoulli),
-    aten.bernoulli.default: _drawn_by_itself,
+    aten.bernoulli.default: lambda draw, p, generator=None: (draw(p.shape) < p).to(p.dtype),
     aten.rand_like.default: _like(_uniform),
     aten.randn_like.default: _like(_normal),
     aten.rand.default: _sized(_uniform),

@@ -95,8 +95,10 @@ class Stepper:
         for j, (layer, g) in enumerate(zip(self.layers, along, strict=True)):
             if not self.moving[j]:
                 continue
+            if self.momentum and j not in self._velocity:
+                self._velocity[j] = torch.zeros_like(layer)
             if self.momentum:
-                g = self._heavy(j, g)
+                g = self._velocity[j][:k].mul_(self.momentum).add_(g)
             if self.on is not None:
                 g = g * self.on[j]
             layer[:k].addcmul_(g, self.eta[:k].view((k,) + (1,) * (g.ndim - 1)), value=-1.0)
@@ -141,12 +143,6 @@ class Stepper:
         square = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in moved])
         norms = [square[which].sum(0).sqrt() for which in (~self.alone, self.alone)]
         return [torch.clamp(clip / (norms[alone] + 1e-30), max=1.0) for alone in self.alone.tolist()]
-
-    def _heavy(self, j: int, g: Tensor) -> Tensor:
-        if j not in self._velocity:
-            self._velocity[j] = torch.zeros_like(self.layers[j])
-        v = self._velocity[j][: len(g)]
-        return v.mul_(self.momentum).add_(g)
 
 
 def drawn(keys: U64, step: Ints, size: int, starts: Ints, stops: Ints) -> Ints:
