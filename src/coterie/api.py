@@ -210,13 +210,19 @@ def compare(rows: Any, *arguments: Any, methods: str | Sequence[str] | None = No
 
 def compared(rows: Any, *arguments: Any, methods: str | Sequence[str], **options: Any) -> FitResult | TrainingResult:
     """What :func:`compare` makes its table of, with the report and the best method's models."""
-    bound = inspect.signature(fit).bind(rows, *arguments, **options)
-    bound.apply_defaults()
-    if bound.arguments["splits"] == 0:
+    call = _whole(rows, *arguments, **options)
+    if call["splits"] == 0:
         raise CoterieError("A comparison needs at least one split.")
-    if bound.arguments["method"] != "auto":
+    if call["method"] != "auto":
         raise CoterieError("A comparison has methods, a list of names: say so instead of method.")
-    return _fit(bound.arguments, method_names(methods))
+    return _fit(call, method_names(methods))
+
+
+def _whole(*arguments: Any, **options: Any) -> dict[str, Any]:
+    """All arguments of a call of :func:`fit`, by name, with the defaults of those that are left out."""
+    bound = inspect.signature(fit).bind(*arguments, **options)
+    bound.apply_defaults()
+    return bound.arguments
 
 
 _BELONGS = {
@@ -285,12 +291,10 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
         found, arguments = table_call_arguments(tables if rows is None else with_source(tables, "rows"), folder)
         methods = chosen_methods(methods, arguments.pop("methods", ()))
         more = {"na_values": arguments.pop("na_values", None), "methods": tuple(methods or ())}
-        bound = inspect.signature(fit).bind(found if rows is None else rows, arguments.pop("formula"), **arguments)
-        if is_federation(bound.arguments["rows"]):
-            said = {name: value for name, value in bound.arguments.items() if name not in ("rows", "model")}
-            return _over_sites(found, bound.arguments["model"], said, methods)
-        bound.apply_defaults()
-        return _fitted(bound.arguments["rows"], bound.arguments | more)
+        rows, formula = found if rows is None else rows, arguments.pop("formula")
+        if is_federation(rows):
+            return _over_sites(found, formula, arguments, methods)
+        return _fitted(rows, _whole(rows, formula, **arguments) | more)
     if rows is not None:
         tables = with_source(tables, in_memory.rows(rows))
     return train(Config.of(tables, folder), methods, of_a_call())
@@ -332,15 +336,11 @@ def prepared(rows: Any, **options: Any) -> Fitting:
     """What :func:`fit` would fit, with its arguments: the clients and options, checked, before any work."""
     from coterie.results.table_fit import fitting
 
-    bound = inspect.signature(fit).bind(rows, options.pop("formula"), **options)
-    bound.apply_defaults()
-    return fitting(rows, bound.arguments)
+    return fitting(rows, _whole(rows, options.pop("formula"), **options))
 
 
 def check_call(formula: str, methods: Sequence[str] | None, **options: Any) -> None:
     """A CoterieError for what :func:`fit`, or :func:`compare`, refuses of a table that it need not read for it."""
     from coterie.results.table_fit import asked_options
 
-    bound = inspect.signature(fit).bind(None, formula, **options)
-    bound.apply_defaults()
-    asked_options(bound.arguments | {"methods": tuple(methods or ())})
+    asked_options(_whole(None, formula, **options) | {"methods": tuple(methods or ())})

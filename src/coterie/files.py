@@ -9,6 +9,7 @@ import shutil
 import stat
 import tempfile
 import time
+import tomllib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -108,8 +109,6 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
     ``what`` it is, is for messages: "a federation's configuration".
     """
-    import tomllib
-
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows put a mark first
     except FileNotFoundError:

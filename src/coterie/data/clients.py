@@ -16,7 +16,6 @@ from coterie.data.labels import Coded, Labels, label_ids, spelling_notes
 from coterie.errors import CoterieError, listed, plural
 from coterie.numerics.arrays import Bools, Floats, Ints, float_array
 
-
 _BLOCK = 1 << 17  # numbers
 
 

@@ -12,15 +12,13 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from keyword import iskeyword
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from coterie.data.formula_expressions import BASES, SPLINES
 from coterie.errors import CoterieError, shortened
-
-if TYPE_CHECKING:
-    import pandas as pd
+from coterie.lazy_modules import pd
 
 COLUMNS = 2000  # most columns of a design matrix
 WORK = 3_000_000

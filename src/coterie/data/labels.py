@@ -189,10 +189,8 @@ def label_ids(labels: Labels) -> npt.NDArray[np.uint64]:
 
     They are the same for 1 and "1", on any machine and in any order.
     """
-    from pandas.util import hash_array
-
     text = labels.astype(str).astype(object) if labels.dtype.kind in "iu" else _texts(labels)
-    return np.asarray(hash_array(text, categorize=False), dtype=np.uint64)
+    return np.asarray(pd.util.hash_array(text, categorize=False), dtype=np.uint64)
 
 
 def find_labels(known: Labels, values: Any) -> Ints:

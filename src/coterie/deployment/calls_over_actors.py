@@ -19,8 +19,7 @@ from coterie.methods.tree.penalised_tree import describe
 from coterie.results import notes as words
 from coterie.results.call_as_config import table_call_sections
 from coterie.results.fit_result import FitResult
-from coterie.results.table_fit import asked_options
-from coterie.results.table_fit import need_applicable, result_of
+from coterie.results.table_fit import asked_options, need_applicable, result_of
 
 COMPARES = (
     "{} is read by actors of Ray, which hold no rows out: say splits=0 (--splits 0), or compare methods on one file, "

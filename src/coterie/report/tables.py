@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -247,8 +248,6 @@ def render_text(table: Table, width: int = 100) -> str:
     All characters are those that every terminal has, except for what the user's labels hold. Where the table is wider
     than the terminal, intervals go onto a line of their own, then the last columns are left out, and a line says which.
     """
-    from io import StringIO
-
     from rich.console import Console
     from rich.table import Table as RichTable
 

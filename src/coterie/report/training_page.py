@@ -14,6 +14,7 @@ from coterie.evidence.training_comparison import TrainingComparison, private_eno
 from coterie.methods.groups.group_gradients import ROWS, Growth
 from coterie.methods.registry import TRAINED
 from coterie.options import unheeded
+from coterie.relations.clusters import adjusted_rand_index
 from coterie.report import training_figures as pictures
 from coterie.report import words
 from coterie.report.page import page, write_page
@@ -271,8 +272,6 @@ def unscored(run: Trained) -> list[str]:
 
 def confusion_table(result: TrainingComparison, name: str) -> Table:
     """Found groups of a method against the known ones, of the first seed; and how well they agree in every seed."""
-    from coterie.relations.clusters import adjusted_rand_index
-
     pairs = [(r.group, k) for r, k in zip(result.runs[name], result.groups, strict=True)]
     found, known = pairs[0]
     if known is None:

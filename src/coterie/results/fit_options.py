@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
+from coterie.data.splits import Splits
 from coterie.errors import CoterieError, listed, nearest
 from coterie.families import DEFAULT, FAMILIES, family_named, listed_names
 from coterie.methods.registry import FITTED, METHODS
 from coterie.options import Checked, Option, check, declared
-
-if TYPE_CHECKING:
-    from coterie.data.splits import Splits
 
 _TABLE: dict[str, str] = {"group": "The table", "metavar": "COLUMN"}
 _MODEL: dict[str, str] = {"group": "The model", "metavar": "NAME"}
@@ -229,8 +227,6 @@ class Options:
     @property
     def hold(self) -> Splits:
         """How rows are held out."""
-        from coterie.data.splits import Splits
-
         return Splits(self.splits, self.test_fraction, self.seed, self.order, self.groups, self.given)
 
     def unheeded(self, methods: Collection[str]) -> list[str]:
