@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from coterie import files
 from coterie.data.table import as_names
 from coterie.deployment.federation_toml import is_federation
 from coterie.errors import CoterieError, listed
@@ -18,6 +19,7 @@ from coterie.results.call_as_config import (
     is_of_table,
     method_names,
     net_call_sections,
+    net_sections_over_sites,
     table_call_arguments,
 )
 from coterie.results.training_result import TrainingResult, train
@@ -262,25 +264,36 @@ def _fit(arguments: dict[str, Any], methods: Sequence[str] | None = None) -> Fit
     return _fitted(rows, arguments | {"methods": tuple(methods or ())})
 
 
-def _over_sites(folder: Any, model: Any, given: dict[str, Any], methods: Sequence[str] | None) -> FitResult:
-    """A formula on rows that stay at the sites of a federation."""
+def _over_sites(
+    folder: Any, model: str | Torch, given: dict[str, Any], methods: Sequence[str] | None
+) -> FitResult | TrainingResult:
+    """A formula, or nets, on rows that stay at the sites of a federation."""
     from coterie.deployment import calls_over_sites
-    from coterie.deployment.coordinator.run_toml import comparing
+    from coterie.deployment.coordinator.run_toml import comparing, program_of_call
 
     if isinstance(model, Torch):
-        raise CoterieError(
-            "Sites run no code that comes in a call: write the net into a function that they allow, and train it with "
-            "'coterie fit FOLDER --objective module:function --method fedavg'."
-        )
+        with in_words_of_a_call():
+            return _nets_over_sites(folder, net_sections_over_sites(folder, model, given), given, methods)
     for name in ("cluster", "shared"):
         given |= {name: list(as_names(name, given[name]))} if name in given else {}
     if methods is not None:
         given |= comparing(methods) | given
     with status("Waiting for the sites ...", AFTER):
-        result = calls_over_sites.fit(folder, model, given)
+        result = calls_over_sites.fit(folder, program_of_call(model, given), given)
     if methods is not None and result.comparison.empty:
         raise CoterieError(result.notes[-1])
     return result
+
+
+def _nets_over_sites(
+    folder: Any, sections: Mapping[str, Any], given: Mapping[str, Any], methods: Sequence[str] | None
+) -> FitResult | TrainingResult:
+    """Nets, by the sections of their configuration, on rows that stay at sites."""
+    from coterie.deployment import calls_over_sites
+    from coterie.deployment.coordinator.run_toml import program_of_nets
+
+    with status("Waiting for the sites ...", AFTER):
+        return calls_over_sites.fit(folder, program_of_nets(sections, methods), given)
 
 
 def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitResult | TrainingResult:
@@ -295,6 +308,9 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
         if is_federation(rows):
             return _over_sites(found, formula, arguments, methods)
         return _fitted(rows, _whole(rows, formula, **arguments) | more)
+    where = files.place(str(tables.get("data", {}).get("source", "")), folder) if rows is None else rows
+    if is_federation(where):
+        return _nets_over_sites(where, with_source(tables, str(where)), {}, methods)
     if rows is not None:
         tables = with_source(tables, in_memory.rows(rows))
     return train(Config.of(tables, folder), methods, of_a_call())

@@ -32,6 +32,7 @@ from coterie.status_line import status
 if TYPE_CHECKING:
     import pandas as pd
 
+    from coterie.evidence.training_comparison import TrainingComparison
     from coterie.results.fit_result import FitResult
 
 TableOrConfig = Annotated[
@@ -77,8 +78,8 @@ def fit(
     """Find the best model for every client, and show that it is the best."""
     kind = kind_of(context, table, {"out", "force", "methods", "summary", "as_json", *nets.OWN})
     if kind == "configuration" and of_nets(table):
-        nets.fit_nets(table, methods, out, resume, strict, force)
-        return
+        there = sites.of_configuration(context, table, nets.names(methods))
+        return nets.fit_nets(table, methods, out, resume, strict, force, there)
     read = inputs(table, context.params["network"])
     if out is not None:
         check_folder(out)
@@ -91,6 +92,8 @@ def fit(
     run, result = sites.run(context, table, asked)
     if result is None:
         return
+    if not hasattr(result, "model"):  # nets
+        return nets.keep(result, out)
     show(result, out, force, run / "result", summary)
 
 
@@ -101,6 +104,8 @@ def compare(
     na_value: o.NaValue = None,
     methods: nets.Methods = None,
     report: nets.Report = None,
+    objective: sites.Objective = None,
+    objective_option: sites.ObjectiveOption = None,
     name: sites.RunName = None,
     timeout: sites.RunTimeout = LONGEST,
     as_json: o.Json = False,
@@ -116,22 +121,16 @@ def compare(
         check_page(report, [table], force)
     kind = kind_of(context, table, {"out", "force", "methods", "report", "as_json"})
     if kind == "configuration" and of_nets(table):
-        trained = nets.compare_nets(table, methods)
-        if out is not None:
-            write_table(trained.table.reset_index(), out, "compare")
-        if report is not None:
-            from coterie.report.training_page import write_report
-
-            write_report(trained, report)
-            say(f"Report: {report}")
-        return nets.need_finite(trained)
+        trained = nets.compare_nets(table, methods, sites.of_configuration(context, table, nets.names(methods)))
+        return keep_nets(trained, out, report)
     if context.params["splits"] == 0:
         raise CoterieError("A comparison needs at least one split.")
     asked = nets.names(methods) or ["auto"]
     over_sites = kind == "federation"
-    result = sites.run(context, table, asked)[1] if over_sites else fit_rows(context, kind, asked)
-    if result is None:
-        raise CoterieError("An objective of one's own has no comparison over sites: name a formula (--formula).")
+    result: Any = sites.run(context, table, asked)[1] if over_sites else fit_rows(context, kind, asked)
+    if not hasattr(result, "model"):
+        nets.show(result.evidence)
+        return keep_nets(result.evidence, out, report)
     if result.comparison.empty:
         why = f"{result.reason} There is nothing to compare the methods on."
         raise CoterieError(result.notes[-1] if over_sites else why)
@@ -142,6 +141,18 @@ def compare(
     if report is not None:
         result.report(report)
         say(f"Report: {report}")
+
+
+def keep_nets(trained: TrainingComparison, out: Path | None, report: Path | None) -> None:
+    """Keep what is asked for of nets that were compared."""
+    if out is not None:
+        write_table(trained.table.reset_index(), out, "compare")
+    if report is not None:
+        from coterie.report.training_page import write_report
+
+        write_report(trained, report)
+        say(f"Report: {report}")
+    nets.need_finite(trained)
 
 
 def show(result: FitResult, out: Path | None, force: bool, lies: Path | None = None, summary: bool = False) -> None:
@@ -187,6 +198,7 @@ def kind_of(context: typer.Context, rows: Path, outputs: set[str]) -> str:
     if rows.suffix.lower() == ".toml":
         kind, what, own = "configuration", all_of_it, {"table", *outputs}
         own -= set() if of_nets(rows) else nets.OWN
+        own |= {"name", "timeout"} if sites.source(rows) else set()
     elif is_federation(rows):
         kind, what, own = "federation", "the folder of a federation", known - nets.OWN - sites.NOT_HERE
     typed = {one.name: max(one.opts, key=len) for one in context.command.params}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,15 +40,27 @@ OWN = {"resume", "strict"}
 """Options that a table has not."""
 
 
-def fit_nets(path: Path, methods: str | None, out: Path | None, resume: bool, strict: bool, force: bool) -> None:
-    """Train what a configuration names on every seed, and keep the models of the first."""
+def fit_nets(
+    path: Path,
+    methods: str | None,
+    out: Path | None,
+    resume: bool,
+    strict: bool,
+    force: bool,
+    over_sites: Callable[[], TrainingResult] | None,
+) -> None:
+    """Train what a configuration names on every seed, here or ``over_sites``, and keep the models of the first."""
     if out is not None:
         check_folder(out)
         mine = out / "training.json"
         need_room(mine, [path], force, our_document("coterie training"), "another folder")
         for name in ("metrics.csv", "clients.csv", "report.html"):
             need_room(out / name, [path], force or mine.exists(), our_page, "another folder")
-    result = trained(described(path, strict), methods, out, resume)
+    keep(over_sites() if over_sites else trained(described(path, strict), methods, out, resume), out)
+
+
+def keep(result: TrainingResult, out: Path | None) -> None:
+    """Show what was trained, and keep it in a folder."""
     if out is not None:
         result.save(out)
         result.report(out / "report.html")
@@ -104,13 +117,18 @@ def names(methods: str | None) -> list[str] | None:
     return None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
 
 
-def compare_nets(path: Path, methods: str | None) -> TrainingComparison:
-    """Train methods on every seed of a configuration, and show how they compare."""
+def compare_nets(
+    path: Path, methods: str | None, over_sites: Callable[[], TrainingResult] | None
+) -> TrainingComparison:
+    """Train methods on every seed of a configuration, here or ``over_sites``, and show how they compare."""
     from coterie.evidence.training_comparison import compare
     from coterie.report.progress import Progress
 
-    config = described(path, strict=False)
-    trained = compare(config, names(methods) or config.compare or [config.method], lambda what: [Progress(what)])
+    if over_sites is None:
+        config = described(path, strict=False)
+        trained = compare(config, names(methods) or config.compare or [config.method], lambda what: [Progress(what)])
+    else:
+        trained = over_sites().evidence
     show(trained)
     return trained
 

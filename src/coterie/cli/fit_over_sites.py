@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,13 +16,13 @@ from coterie.cli import declared_options as o
 from coterie.cli.declared_options import own_option, place
 from coterie.cli.outputs import OUTPUTS
 from coterie.cli.terminal import found, say
-from coterie.deployment.federation_toml import LONGEST
-from coterie.errors import CoterieError
+from coterie.deployment.federation_toml import LONGEST, is_federation
+from coterie.errors import CoterieError, listed
 from coterie.options import declared
 from coterie.results.fit_options import Columns
 
 if TYPE_CHECKING:
-    from coterie.results.fit_result import FitResult
+    from coterie.results.training_result import TrainingResult
 
 _PANEL = "A federation's folder"
 _LOOK, _QUIET = 0.5, 120  # seconds between looks into the log, and looks without news until that is said
@@ -63,6 +63,7 @@ RunName = Annotated[
     own_option("--name", "RUN", "By default the method's with a number; one that is there goes on.", _PANEL),
 ]
 RunTimeout = Annotated[float, Flag("--timeout", help=_GIVE_UP, rich_help_panel=_PANEL, **_TIME)]
+_OF_NETS = ("rounds", "seed", "test_fraction", "network")
 OWN = {"objective", "objective_option", "name", "timeout"}
 """Options that rows elsewhere have not."""
 NOT_HERE = {"na_value", "order_by", "split_by", "given_split", "bytes_per_update", "engine"}
@@ -83,27 +84,75 @@ def program(context: typer.Context, **defaults: Any) -> dict[str, Any]:
     given = o.given(context)
     if "objective_option" in given and objective is None:
         raise CoterieError("--objective-option needs --objective.")
-    if objective is not None:
-        if not re.fullmatch(r"[\w.]+:\w+", objective):
-            raise CoterieError(f"--objective takes module:function, not '{objective}'.")
-        if "out" in given:
-            raise CoterieError("--out keeps a formula's model and report; an objective's stays in the run's folder.")
-        made = o.assignments("--objective-option", params["objective_option"])
-        objective = {"factory": objective, "options": made}
+    objective = None if objective is None else objective_of(context)
     said = {name: value for name, value in o.arguments(params).items() if name in given and name in OPTIONS}
     return program_of_call(said.pop("formula", None), defaults | said, objective)
 
 
-def run(context: typer.Context, folder: Path, methods: list[str] | None = None) -> tuple[Path, FitResult | None]:
-    """Run what a command asks for to its end, with a line for each exchange: the run's folder, and a table's result.
+def run(context: typer.Context, folder: Path, methods: list[str] | None = None) -> tuple[Path, Any]:
+    """Run what a command asks for to its end, with a line for each exchange: the run's folder, and its result.
 
-    Where ``methods`` are to be compared, rows are held out once if nothing is said of that.
+    Where ``methods`` are to be compared, rows are held out once if nothing is said of that. There is no result of one
+    method that trains an objective.
     """
     from coterie.deployment.calls_over_sites import result_in
     from coterie.deployment.coordinator.run_toml import comparing
 
-    there = carried(context, folder, program(context, **({} if methods is None else comparing(methods))))
+    if methods is not None and context.params.get("objective") is not None:
+        there = carried(context, folder, nets_compared(context, folder, methods))
+    else:
+        there = carried(context, folder, program(context, **({} if methods is None else comparing(methods))))
     return there, result_in(there)
+
+
+def source(path: Path) -> Path | None:
+    """The federation's folder whose rows a configuration names; None of other rows."""
+    from coterie import files
+    from coterie.runs.config import document
+
+    data = document(path).get("data", {})
+    folder = files.place(str(data.get("source", "")) if isinstance(data, Mapping) else "", path.absolute().parent)
+    return folder if is_federation(folder) else None
+
+
+def of_configuration(
+    context: typer.Context, path: Path, methods: list[str] | None
+) -> Callable[[], TrainingResult] | None:
+    """What trains the nets of a configuration whose rows lie at sites; None where they do not."""
+    from coterie.deployment.calls_over_sites import result_in
+    from coterie.deployment.coordinator.run_toml import program_of_nets
+    from coterie.runs.config import document
+
+    if (folder := source(path)) is None:
+        return None
+    sections = document(path)
+    sections["data"] = sections["data"] | {"source": str(folder)}
+    what = program_of_nets(sections, methods)
+    return lambda: result_in(carried(context, folder, what))  # type: ignore[return-value]
+
+
+def nets_compared(context: typer.Context, folder: Path, methods: list[str]) -> dict[str, Any]:
+    """What ``run.toml`` says of methods compared on what makes a site's objective."""
+    from coterie.deployment.coordinator.run_toml import program_of_nets
+    from coterie.results.call_as_config import net_sections_over_sites
+    from coterie.runs.config_keys import Torch
+
+    made = objective_of(context)
+    given = {k: v for k, v in o.arguments(context.params).items() if k in o.given(context) and k in OPTIONS}
+    if wrong := [name for name in given if name not in _OF_NETS]:
+        raise CoterieError(f"{listed(wrong)} {'is' if len(wrong) == 1 else 'are'} of a formula: leave that out.")
+    net = Torch(made["factory"], args=made["options"])
+    return program_of_nets(net_sections_over_sites(folder, net, given), methods)
+
+
+def objective_of(context: typer.Context) -> dict[str, Any]:
+    """What --objective and --objective-option say."""
+    objective = context.params["objective"]
+    if not re.fullmatch(r"[\w.]+:\w+", objective):
+        raise CoterieError(f"--objective takes module:function, not '{objective}'.")
+    if "out" in o.given(context) and context.info_name == "fit":
+        raise CoterieError("--out keeps a formula's model and report; an objective's stays in the run's folder.")
+    return {"factory": objective, "options": o.assignments("--objective-option", context.params["objective_option"])}
 
 
 def carried(context: typer.Context, folder: Path, what: Mapping[str, Any]) -> Path:

@@ -154,17 +154,18 @@ class RowSplits:
     ) -> Partition:
         """The same rows of the same clients with others held out: of a ``side``, the latest, or of whole groups.
 
-        As they were where nothing is said of rows, or no row is of that side and it is not TEST.
+        As they were where nothing is said of rows of clients without names, or no row is of that side and it is not
+        TEST; where clients have names, chance holds out the same rows of each whoever else is there.
         """
         said = self.given is not None and (side == TEST or bool((self.given == side).any()))
-        if not said and (not fraction or (self.order is None and self.groups is None)):
+        if not said and (not fraction or (self.order is None and self.groups is None and not dealt.names)):
             return dealt
-        by = np.argsort(dealt.client, kind="stable")
+        by = np.lexsort((dealt.row, dealt.client))
         client, row = dealt.client[by], dealt.row[by]
         if said and self.given is not None:
             test = self.given[row] == side
         else:
-            rows = _Sorted(ids, client, np.bincount(client, minlength=len(ids)))
+            rows = KeyedRows(ids, client, np.bincount(client, minlength=len(ids)))
             order, groups = (None if one is None else one[row] for one in (self.order, self.groups))
             test = split_rows(rows, fraction, seed, int(side != TEST), order, groups)
         bare = np.flatnonzero(np.bincount(client[~test], minlength=len(ids)) == 0)
@@ -179,7 +180,7 @@ class RowSplits:
 
 
 @dataclass(frozen=True)
-class _Sorted:
+class KeyedRows:
     """Rows of arrays, sorted by client."""
 
     ids: npt.NDArray[np.uint64]

@@ -9,14 +9,15 @@ from typing import Any
 from coterie import files
 from coterie.deployment import folders
 from coterie.deployment.coordinator.run import ADVICE, verify
-from coterie.deployment.coordinator.run_toml import RunConfig, advice_asked, program_of_call
+from coterie.deployment.coordinator.run_toml import RunConfig, advice_asked
 from coterie.deployment.federation_toml import LONGEST
 from coterie.errors import CoterieError
 from coterie.options import need_names
 from coterie.results.advice import Advice
 from coterie.results.fit_result import FitResult
-from coterie.results.saved_results import load
+from coterie.results.saved_results import MODEL, TRAINING, load
 from coterie.results.saved_values import from_json, unplain
+from coterie.results.training_result import TrainingResult
 
 Go = Callable[[Any, Path, str, float], object]
 """What follows a run to its end: called with the engine, the coordinator's folder, the run's name and the seconds."""
@@ -56,15 +57,15 @@ def advice_in(run: Path) -> Advice:
     return Advice.from_document(unplain(from_json(files.content(run / "result" / ADVICE))))
 
 
-def result_in(run: Path) -> FitResult | None:
-    """The result of a formula's run; None of what is no model of a table."""
-    found = load(run / "result") if (run / "result" / "model.json").is_file() else None
-    return found if isinstance(found, FitResult) else None
+def result_in(run: Path) -> FitResult | TrainingResult | None:
+    """The result of a formula's run, or of nets that were compared; None of what is neither."""
+    there = any((run / "result" / form.file).is_file() for form in (MODEL, TRAINING))
+    return load(run / "result") if there else None
 
 
-def fit(folder: str | Path, formula: str, given: Mapping[str, Any]) -> FitResult:
-    """Fit a formula over the sites, whose engine runs; ``engine`` may give the run's ``name``, and a ``timeout``."""
-    found = result_in(carried_out(folder, program_of_call(formula, given), **_named(given.get("engine", {}))))
+def fit(folder: str | Path, what: Mapping[str, Any], given: Mapping[str, Any]) -> FitResult | TrainingResult:
+    """Run a program over the sites, whose engine runs; ``engine`` may give the run's ``name``, and a ``timeout``."""
+    found = result_in(carried_out(folder, what, **_named(given.get("engine", {}))))
     if found is None:
         raise CoterieError(f"'{given['method']}' makes no model of a table: run it with 'coterie fit'.")
     return found

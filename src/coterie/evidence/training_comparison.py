@@ -13,7 +13,7 @@ import numpy as np
 from coterie import files
 from coterie.engines.local_engines import ready
 from coterie.errors import CoterieError, listed
-from coterie.evidence.comparison import BASELINES, UNITS, Comparison, Triple, interval, interval_columns, statistic
+from coterie.evidence.comparison import UNITS, Comparison, Triple, interval, interval_columns, statistic
 from coterie.methods.method import Method
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.numerics.arrays import Floats, Ints
@@ -39,7 +39,7 @@ def chosen(problem: TrainingProblem, names: Sequence[str]) -> list[str]:
 
     The latter are a few for each of the relations that are given, and of those that know none.
     """
-    asked = [] if problem.config.model["heads"] else list(BASELINES)
+    asked = [] if problem.config.model["heads"] else list(problem.baselines)
     for name in names:
         if name in (ALL, AUTO):
             known = {"nothing", *given(problem)}
@@ -62,6 +62,8 @@ def given(problem: TrainingProblem) -> set[str]:
 def usable(problem: TrainingProblem, name: str) -> bool:
     """Whether a method can be used on what there is: known groups, a layout, its layers, classes, privacy of rows."""
     method, config = trained_method(name), problem.config
+    if problem.sites and method.why_not("torch", sites=True) is not None:
+        return False
     layout = any(config.layout.values()) or method.layout in config.given(name) or not method.splits
     layers = not method.normalises or bool(parameters.normalising(problem.objective))
     said = of_layout(method, config, problem.objective) | config.given(name)
@@ -111,6 +113,7 @@ def compare(
     models: bool = False,
     folder: Path | None = None,
     resume: bool = False,
+    of: Callable[[Config, int], TrainingProblem] = TrainingProblem.of,
 ) -> TrainingComparison:
     """Train methods by name (or "all" or "auto"; local and pooled are always in) on every seed of a configuration.
 
@@ -119,7 +122,7 @@ def compare(
     on the other part (a share of ``data.validation``) is trained on all of them; test rows choose nothing. With
     ``alone`` no other methods than those named are trained; with ``models`` those of the first seed are kept.
     Checkpoints go into a subfolder of ``run.checkpoint``, or of ``folder``, for each run, and ``resume`` goes on from
-    those that are there.
+    those that are there. ``of`` makes the problem of a seed, by default of rows in this process.
     """
     methods: list[str] = []
     runs: dict[str, list[Trained]] = {}
@@ -133,7 +136,7 @@ def compare(
         )
     with ready(config.engine):
         for k, seed in enumerate(seeds):
-            problem = TrainingProblem.of(config, seed)
+            problem = of(config, seed)
             first = first or problem
             groups.append(problem.data.group if problem.data.known else None)
             methods = methods or (list(names) if alone else chosen(problem, names))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from coterie.errors import CoterieError
 from coterie.numerics import keyed_random
-from coterie.numerics.arrays import Floats, Ints
+from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.gradient_steps import Draws, Walk
 from coterie.objectives.row_kernels import owned_rows
 from coterie.options import Option, checked
@@ -38,6 +38,11 @@ class HeldOut:
         if name.startswith("__") or name in ("train", "held"):
             raise AttributeError(name)
         return getattr(self.train, name)
+
+    @property
+    def covers(self) -> Ints:
+        """Rows of every client that a sum tells of: the difference from the sum of all rows tells of those held out."""
+        return np.asarray(np.minimum(self.train.counts, self.held.counts))
 
     def take(self, rows: slice | Ints) -> HeldOut:
         """The same rows seen as other clients, on both sides."""
@@ -85,6 +90,30 @@ def halves(objective: Any, ids: npt.ArrayLike, seed: int = 0, share: float = 0.5
         weights[taken] = whole.weights[taken]
         out.append(replace(whole, weights=weights))
     return out
+
+
+def set_aside(objective: Any, test: Bools) -> HeldOut:
+    """The same with the rows ``test`` (sum of counts,), client after client, kept back, whose losses have no ridge.
+
+    A CoterieError for an objective that has no rows.
+    """
+    if not hasattr(objective, "subset"):
+        raise CoterieError(
+            f"Of {type(objective).__name__} no rows can be held out: make it of rows, such as Softmax or Deep, or hold "
+            "them out yourself (objectives.holdout.HeldOut)."
+        )
+    owner, rows = owned_rows(objective.starts, objective.stops)
+    sides = []
+    for side in (~test, test):
+        stops = np.cumsum(np.bincount(owner[side], minlength=len(objective)))
+        sides.append(objective.subset(rows[side], np.append(0, stops[:-1]), stops))
+    return HeldOut(sides[0], _without_ridge(sides[1]))
+
+
+def _without_ridge(objective: Any) -> Any:
+    if hasattr(objective, "training"):
+        return replace(objective, training=replace(objective.training, ridge=0.0))
+    return replace(objective, ridge=0.0) if hasattr(objective, "ridge") else objective
 
 
 @checked

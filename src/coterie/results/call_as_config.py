@@ -110,6 +110,13 @@ def net_call_sections(rows: Any, net: Torch, given: Mapping[str, Any]) -> dict[s
     return found
 
 
+def net_sections_over_sites(folder: Any, net: Torch, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a call whose rows lie at the sites of a federation, whose seed is the default."""
+    found = net_call_sections(str(folder), net, {k: v for k, v in given.items() if k != "engine"})
+    found["run"] |= {} if "seed" in given else {"seeds": None}
+    return found
+
+
 def _data(rows: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """The section of rows: where they are, and whose."""
     whose = {name: given.get(name) for name in ("client", "group", "weights", *_SPLIT_BY)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -17,7 +17,7 @@ from coterie.data import partition as deals
 from coterie.data.array_input import arrays, as_array, as_labels, as_numbers, is_table
 from coterie.data.columns import at_rows
 from coterie.data.images import rotated
-from coterie.data.labels import encode
+from coterie.data.labels import encode, label_ids
 from coterie.data.net_inputs import as_inputs, hashed, is_plain, several
 from coterie.data.partition import ClientRows, Partition, PartitionedRows, partition_rows, shuffled
 from coterie.data.readers import Columns, read
@@ -66,7 +66,7 @@ class Federated:
         sides = partitioned.train, partitioned.test
         train, test = (replace(p, starts=p.starts[order], stops=p.stops[order]) for p in sides)
         labels = tuple(names[i] for i in order)
-        group, ids = partitioned.group[order], order.astype(np.uint64)
+        group, ids = partitioned.group[order], _keys(partitioned.names, len(order))[order]
         groups = groups or tuple(str(g + 1) for g in range(int(group.max(initial=-1)) + 1))
         return cls(train, test, labels, ids, group, known, partitioned.classes, groups)
 
@@ -99,8 +99,9 @@ class Federated:
     def inside(self, fraction: float, seed: int) -> Federated:
         """The training rows alone, a share of each client's held out; what was held out before is not seen."""
         owner, at = owned_rows(self.train.starts, self.train.stops)
+        names = self.labels if self.ids.max(initial=0) >= len(self) else ()  # without which ids are numbers
         order = shuffled(seed, len(owner), "validation")
-        partition = partition_rows(owner, len(self), order, seed, fraction, names=self.labels)
+        partition = partition_rows(owner, len(self), order, seed, fraction, names=names)
         partition = self.held.take(at).partition(partition, self.ids, fraction, seed, VALIDATION)
         rows = at[partition.row]
         partitioned = partition.take_sorted(self.train.X[rows], self.train.y[rows], self.classes)
@@ -129,7 +130,7 @@ def federated(config: Config, seed: int) -> Federated:
         found = _channels(Federated.of(partitioned, len(angles) > 1), data["source"])
         return replace(found, class_names=class_names)
     partition = _partition(data, table, seed)
-    ids = np.arange(len(partition.group), dtype=np.uint64)
+    ids = _keys(partition.names, len(partition.group))
     partition = held.partition(partition, ids, data["test"], seed, TEST)
     if data["group"] not in (*table, "group"):
         raise CoterieError(f"The data have no array '{data['group']}' of groups. There are {', '.join(table)}.")
@@ -151,6 +152,11 @@ def federated(config: Config, seed: int) -> Federated:
     held = held.take(partition.row[: partition.trained])
     said = {key: data[key] for key in ("partition", "given_split")}
     return replace(found, inputs=inputs, held=held, said=said, class_names=class_names)
+
+
+def _keys(names: Sequence[str], m: int) -> npt.NDArray[np.uint64]:
+    """What random numbers of clients are keyed by: their names, or else their numbers."""
+    return label_ids(np.array(names, dtype=object)) if names else np.arange(m, dtype=np.uint64)
 
 
 def _said(data: dict[str, Any], table: Table) -> dict[str, Any]:

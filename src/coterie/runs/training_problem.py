@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,10 @@ class TrainingProblem:
     data: Federated
     main: Ints | None = None
     """Positions of the clients that alone are evaluated; None: all."""
+    baselines: ClassVar[tuple[str, ...]] = ("local", "pooled")
+    """The methods that are always compared."""
+    sites: ClassVar[bool] = False
+    """Whether rows stay at the sites of a federation."""
 
     @classmethod
     def of(cls, config: Config, seed: int) -> TrainingProblem:
@@ -159,11 +163,14 @@ class TrainingProblem:
         if trainer.pool_rows:
             return local_engine(self.pooled, None, None, **where)
         tree = trainer.relation == "tree" and not trainer.fixed_options and self.data.known
-        clusters = self.data.group if trainer.groups or tree else None
-        fed = local_engine(self.objective, clusters, self.data.ids, **where)
+        fed = self.federation(trainer.groups or tree, where)
         if not self.config.private or at_home(trainer):
             return fed
         return Private(fed, **privacy, rounds=self.config.run["rounds"])
+
+    def federation(self, clustered: bool, where: Mapping[str, Any]) -> Any:
+        """The clients on an engine, which knows their groups where it is to be ``clustered``."""
+        return local_engine(self.objective, self.data.group if clustered else None, self.data.ids, **where)
 
     @cached_property
     def rule(self) -> Rule:

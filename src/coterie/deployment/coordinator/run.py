@@ -17,10 +17,11 @@ from safetensors.numpy import save as to_bytes
 from coterie import files
 from coterie.data.prepare_table import check_choices, check_roles, check_trials
 from coterie.deployment import secure_sum_setup
+from coterie.deployment.coordinator import nets
 from coterie.deployment.coordinator.advise import advise
 from coterie.deployment.coordinator.check_sites import GATHER, run_check
 from coterie.deployment.coordinator.fit import fit, need_rows, settled
-from coterie.deployment.coordinator.run_toml import ADVISE, CHECK, COMPARE, RunConfig, digest
+from coterie.deployment.coordinator.run_toml import ADVISE, CHECK, COMPARE, NETS, RunConfig, digest
 from coterie.deployment.federation_toml import RUN, SCHEMA, Config
 from coterie.deployment.logs import RunLog
 from coterie.deployment.membership import Members, SitesGone
@@ -132,7 +133,9 @@ def verify(folder: Path, program: RunConfig, config: Config) -> None:
                 raise CoterieError(f"The schema has no column '{lost[0]}'.{nearest(lost[0], schema.columns)}")
             check_roles(parsed, task.get("client"), clusters_of(task), roles)
             check_trials(parsed, task.get("family", DEFAULT), roles.get("weights"))
-    if program.fits:
+    if program.program == NETS:
+        nets.need_possible(nets.configured(program.options, config.seed, folder), config)
+    elif program.fits:
         if config.privacy:
             raise CoterieError(
                 f"The sums of method '{program.program}' have no bound, so noise cannot make them private: leave "
@@ -196,8 +199,9 @@ def _run(transport: Members, folder: Path, home: Path, program: RunConfig, confi
     feds: list[Remote] = []
     # Such a run is of no use where a site tells nothing of some clients.
     every_client = program.fits and program.program != ADVISE and bool(program.task.get("client"))
+    whole = program.program == NETS or (program.fits and program.program not in TRAINED)
 
-    def opened(part: str = "", **task: Any) -> Remote:
+    def opened(part: str = "", seed: int | None = None, **task: Any) -> Remote:
         """The federation of the run, or of a part of it, whose exchanges are counted on."""
 
         def watch(event: Exchanged) -> None:
@@ -208,13 +212,13 @@ def _run(transport: Members, folder: Path, home: Path, program: RunConfig, confi
             transport,
             run=".".join(filter(None, (home.name, transport.course, part))),
             task=program.asked(schema) | task,
-            seed=program.drawn(config),
+            seed=program.drawn(config) if seed is None else seed,
             policy=policy(config.policy),
             journal=journal / part,
             watch=watch,
             secure=secure_sum_setup.settings(config),
             need=need_rows if every_client and not part else lambda _: None,
-            whole=program.fits and program.program not in TRAINED,  # exact sums leave nobody out
+            whole=whole,  # exact sums, and scores that are compared, leave nobody out
         )
         feds.append(fed)
         return fed
@@ -223,6 +227,10 @@ def _run(transport: Members, folder: Path, home: Path, program: RunConfig, confi
     went = (journal / "participants").exists()
     fed = opened()
     log.opened({name: len(rows) for name, rows in zip(fed.names, fed.sites, strict=True)}, fed.away)
+    if program.program == NETS:
+        with fitting(f"The journal of run '{home.name}'", "Run again under another name.") if went else nullcontext():
+            nets.compare(nets.configured(program.options, config.seed, folder), opened, config).save(home / RESULT)
+        return
     if not (program.fits or program.program in TRAINED):
         _save(home / RESULT, dict(function(folder, program)(fed, **program.options)))
         return

@@ -21,16 +21,19 @@ from coterie.methods.method import TRAINED_ON_ROWS, Method
 from coterie.methods.registry import FITTED, METHODS
 from coterie.options import Option, check, declared, shown
 from coterie.results.fit_options import Columns, Options
+from coterie.runs.config import AUTO, chosen_methods
+from coterie.runs.in_memory import MARK
 from coterie.user_code import marks_work
 
 CHECK, COMPARE, ADVISE = "check", "compare", "advise"
+NETS = "nets"  # trained and compared as the sections of a configuration say, which are its options
 _ROWS_TOGETHER = ("order_by", "split_by", "given_split")
 _TASK = (*(name for name in declared(Columns) if name != "formula"), "family")
 _OPTIONS = [name for name in declared(Options) if name not in (*_TASK, *_ROWS_TOGETHER, "method", "seed")]
 
 
 def _known(name: str) -> str:
-    if name in (*METHODS, CHECK, COMPARE, ADVISE) or ":" in name:
+    if name in (*METHODS, CHECK, COMPARE, ADVISE, NETS) or ":" in name:
         return name
     known = nearest(name, METHODS) or f" There are {', '.join(METHODS)}, or module:function."
     raise CoterieError(f"There is no method {name!r}.{known}")
@@ -50,6 +53,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         check(self)
         made, method = "factory" in self.task, METHODS.get(self.program)
+        if self.program == NETS and not made:
+            raise CoterieError(f"'{NETS}' needs a factory in [task] (--objective).")
         if method is None and self.program not in (COMPARE, ADVISE):
             return
         if method and (why := method.why_not("torch" if made else "table", sites=True)) is not None:
@@ -152,6 +157,28 @@ def program_of_call(
         options["rounds"] = rounds
     seed = {"seed": given["seed"]} if "seed" in given else {}
     return {"program": method, **seed, "task": task, "options": options}
+
+
+def program_of_nets(sections: Mapping[str, Any], methods: Sequence[str] | None = None) -> dict[str, Any]:
+    """What ``run.toml`` says of nets, by the sections of their configuration, and of ``methods`` that are compared.
+
+    ``path`` of ``[model]`` is what makes a site's objective, called with ``args``.
+    """
+    sections = dict(files.plain(sections))
+    own = dict(sections.get("method", {}))
+    if methods := chosen_methods(methods, own.pop(COMPARE, ())):
+        if (name := own.pop("name", AUTO)) != AUTO:  # whose options these are
+            sections["methods"] = {name: own} | sections.get("methods", {})
+            own = {}
+        sections["method"] = own | {"name": AUTO, COMPARE: list(methods)}
+    path = str(sections.get("model", {}).get("path", ""))
+    if path.startswith(MARK) or ":" not in path:
+        raise CoterieError(
+            "Sites run no code that comes in a call: write the net and the site's rows into a function that makes its "
+            "objective, let the owners allow it, and name it by its import path, 'module:function'."
+        )
+    task = {"factory": path, "options": sections["model"].get("args", {})}
+    return {"program": NETS, "task": task, "options": sections}
 
 
 def comparing(methods: Sequence[str]) -> dict[str, Any]:

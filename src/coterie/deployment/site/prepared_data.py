@@ -75,7 +75,10 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     if kind not in KINDS:
         raise CoterieError(f"There is no task of kind {kind!r}: use one version of coterie at all sites.")
     if kind == "factory":
-        return _from_factory(folder, member, task)
+        from coterie.deployment.site.nets import held_out
+
+        made, hold = _from_factory(folder, member, task), task.get("hold")
+        return made if hold is None else replace(made, objective=held_out(made.objective, made.ids, hold))
     task = _TABLE | {k: v for k, v in task.items() if k != "kind"}
     if strange := task.keys() - {"works", *_TABLE}:
         raise CoterieError(f"A task of a table has no '{min(strange)}': use one version of coterie at all sites.")

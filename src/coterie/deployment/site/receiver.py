@@ -25,6 +25,7 @@ from coterie.deployment import secure_sum_setup
 from coterie.deployment.federation_toml import BOOK, PROBLEM, RELEASES, SCHEMA, SITE, Config
 from coterie.deployment.schema import Schema, disagreements, far_apart
 from coterie.deployment.site import disclosure, prepared_data
+from coterie.deployment.site.nets import told
 from coterie.deployment.site.redaction_and_owner_log import holds_numbers, note_answer, redact, tell_owner
 from coterie.deployment.site.site_toml import Member
 from coterie.engines import wire
@@ -321,6 +322,8 @@ class SiteReceiver:
             held = prepared_data.without_clients(task, f"{reason[0].lower()}{reason[1:]}")
         info: dict[str, Any] = {"version": __version__, "notes": list(held.notes), "levels": list(held.levels)}
         info["min_group"] = self.member.min_group
+        if task.get("kind") == "factory" and len(held.ids):
+            info["net"] = told(held.objective)
         self._prepared[run] = held
         return Node(
             self.member.name, held.objective, held.clusters, np.ones(len(held.ids)), held.ids, seed=seed,

@@ -42,6 +42,9 @@ class Rows:
     def __len__(self) -> int:
         raise NotImplementedError
 
+    def __getitem__(self, rows: Ints) -> Rows:
+        return Part(self, rows)
+
     def gather(self, index: Ints) -> tuple[Any, Tensor]:
         """Inputs and targets of the rows ``index``, of any shape."""
         raise NotImplementedError
@@ -79,6 +82,29 @@ class Rows:
             return f"row {row}"
         at = f"row {row - int(self.starts[found[0]])}" if self.labels is None else "a row"
         return f"{at} of {self.client(row)}"
+
+
+class Part(Rows):
+    """Some rows of others, in an order of their own."""
+
+    def __init__(self, whole: Rows, rows: Ints) -> None:
+        self.whole, self.rows = whole, rows
+        self.device, self.labels, self.sets = whole.device, whole.labels, whole.sets
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def gather(self, index: Ints) -> tuple[Any, Any]:
+        """Inputs and targets of the rows ``index``."""
+        return self.whole.gather(self.rows[index])
+
+    def client(self, row: int) -> str:
+        """Whose row it is."""
+        return self.whole.client(int(self.rows[row]))
+
+    def place(self, row: int) -> str:
+        """Where it stands among all rows of its client."""
+        return self.whole.place(int(self.rows[row]))
 
 
 class Tensors(Rows):

@@ -1,0 +1,106 @@
+"""Rows of nets held out where they are: which rows, what a site tells of its model, and how good models are on them.
+
+A comparison of methods is a run for every seed (``<run>.seed0``), whose objectives have the rows that are held out
+beside those to train on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from coterie.data.splits import KeyedRows, split_rows
+from coterie.errors import CoterieError
+from coterie.federation import Site, work
+from coterie.methods.registry import TRAINED
+from coterie.numerics.arrays import Floats, Ints
+from coterie.objectives import parameters
+from coterie.objectives.gradient_steps import RowRanges
+from coterie.objectives.holdout import HeldOut, set_aside
+from coterie.objectives.mean_loss import LIMIT, OVERFLOW
+from coterie.runs.model_objective import SCORED
+from coterie.runs.scores import Rule, Scores, counts
+
+CLASSES = 256
+"""Classes of outcomes that are counted; of more, no share is known."""
+
+
+def held_out(objective: Any, ids: Any, hold: Any) -> HeldOut:
+    """A site's objective with rows set aside; as it is where the site's own code has held some out.
+
+    ``hold`` has the ``seed``, the ``repeat`` and the ``fraction`` of :func:`coterie.data.splits.split_rows`.
+    """
+    kinds = {"seed": int, "repeat": int, "fraction": float}
+    if not isinstance(hold, Mapping) or {k: type(v) for k, v in hold.items()} != kinds:
+        raise CoterieError("A split is a seed, a repeat and a fraction: use one version of coterie at all sites.")
+    if isinstance(objective, HeldOut):
+        return objective
+    n = np.asarray(objective.counts) if isinstance(objective, RowRanges) else np.zeros(len(objective), np.int64)
+    return set_aside(objective, split_rows(KeyedRows(ids, np.repeat(np.arange(len(n)), n), n), **hold))
+
+
+def told(objective: Any) -> dict[str, Any]:
+    """What a coordinator must know of the model that clients train: names and sizes of its layers, and its score."""
+    train = getattr(objective, "train", objective)
+    said: dict[str, Any] = {name: list(getattr(train, name, ())) for name in ("kept", "statistics")}
+    said |= {"names": parameters.layer_sizes(train), "normalising": list(parameters.normalising(train))}
+    said |= {"dtype": str(parameters.precision(train))}
+    scored = getattr(getattr(train, "architecture", None), "score", None) is not None
+    return said | {"score": "accuracy" if _classes(train) is not None else "score" if scored else ""}
+
+
+def _classes(objective: Any) -> Ints | None:
+    """The class of every outcome, client after client; None where outcomes are none."""
+    net = getattr(objective, "architecture", None)
+    own = net is not None and (net.named not in SCORED or net.given[2] is not None)
+    if own or not hasattr(objective, "accuracy"):
+        return None
+    y = np.asarray(objective.targets())
+    return np.asarray(y > 0.5 if net is not None and net.named == "bce" else np.maximum(y, 0), dtype=np.int64)
+
+
+@work
+def outcomes(site: Site) -> dict[str, Any]:
+    """How many outcomes of each client are of each class, held-out ones too, and which clients can be judged."""
+    o, m = site.objective, len(site)
+    found = np.zeros((m, CLASSES), dtype=np.int64)
+    for part in (o.train, o.held):
+        if (classes := _classes(part)) is not None:
+            owner = np.repeat(np.arange(m), counts(part) * (classes.size // max(len(classes), 1)))  # of pixels, too
+            np.add.at(found, (owner, np.minimum(classes.ravel(), CLASSES - 1)), 1)
+    good = parameters.has_finite_gradient(o.held) & (counts(o.held) > 0)
+    return {"classes": found, "judged": good.astype(np.int64)}
+
+
+@work
+def scores(
+    site: Site, theta: Floats, score: str, metrics: list[str], method: str = "", options: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """How good models theta, (d,) of all or (m, d), are on each client's held-out rows: mean loss and score, weight.
+
+    A ``method`` whose models answer by more than one net reads them, by its ``options``. ``rows`` and ``held`` are how
+    many rows each client trains on and holds out.
+    """
+    o, m = site.objective, len(site)
+    models = np.broadcast_to(theta, (m, theta.shape[-1]))
+    held = TRAINED[method].make(0, **options or {}).reads(o.held, models.shape[1]) if method else o.held
+    y = o.held.targets() if metrics else None
+    found = Scores.of(held, models, Rule(score), metrics, y)
+    said: dict[str, Any] = {"rows": counts(o.train), "held": counts(o.held), "weight": found.weight}
+    said |= {"loss": encode(found.loss), "score": encode(np.zeros(m) if found.score is None else found.score)}
+    for name, one in found.metrics.items():
+        said |= {f"{part} of {name}": encode(getattr(one, part)) for part in ("clients", "over", "under")}
+    return said
+
+
+def encode(values: Floats) -> Floats:
+    """Numbers as they travel: what is not finite, or missing, as numbers that are (as in :mod:`mean_loss`)."""
+    return np.where(np.isnan(values), -OVERFLOW, np.where(np.abs(values) < LIMIT, values, OVERFLOW))
+
+
+def decode(values: Any) -> Floats:
+    """What :func:`encode` was given."""
+    values = np.asarray(values, dtype=np.float64)
+    return np.where(values <= -LIMIT, np.nan, np.where(values < LIMIT, values, np.inf))

@@ -1,0 +1,108 @@
+"""Methods compared on nets whose rows stay at sites: the comparison of one process, by the command and in Python."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie
+from coterie.deployment import folders
+from coterie.deployment.coordinator.run import run
+from coterie.deployment.federation_toml import Config
+from coterie.deployment.site.site_toml import Member
+from coterie.errors import CoterieError
+from tests.cli.harness import coterie as command
+from tests.deployment.hospitals import transport
+
+SITES = ("east", "north", "west")
+MODULE = """
+import numpy as np
+import torch
+from coterie.objectives.deep import Deep
+
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+
+
+def rows(site):
+    rng = np.random.default_rng(sum(map(ord, site)))
+    X = rng.normal(size=(90, 3))
+    turn = 1.0 if site == "west" else -1.0
+    y = (X[:, 0] + turn * X[:, 1] + 0.3 * rng.normal(size=90) > 0).astype(np.int64)
+    return X, y, [f"{site}-{i}" for i in range(3)]
+
+
+def make(path, site, dtype="float64"):
+    X, y, labels = rows(site)
+    starts = 30 * np.arange(3)
+    made = Deep.of(net, X, y, starts, starts + 30, dtype=dtype)
+    return made, labels, np.repeat("w" if site == "west" else "e", 3)
+"""
+STEPS = {"rounds": 4, "eta": 0.3, "B": 7}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A federation whose sites answer in this process, behind bytes."""
+    config = Config("toy", "nvflare", sites=SITES, policy={"deadline": 0.2, "pause": 0.05})
+    coordinator, homes = tmp_path / "coordinator", [tmp_path / "sites" / name for name in SITES]
+    for home in (coordinator, *homes):
+        home.mkdir(parents=True)
+        config.write(home)
+    for name, home in zip(SITES, homes, strict=True):
+        (home / "made_nets.py").write_text(MODULE)
+        Member(name, allow=("made_nets:make",)).write(home)
+
+    def carry(folder, run_id, timeout):
+        run(transport(homes), folder, run_id)
+
+    monkeypatch.setattr(folders, "engine", lambda name: SimpleNamespace(run=carry, need_trust=lambda home: None))
+    return tmp_path
+
+
+def here(methods, seeds, test=0.25, **more):
+    """The same comparison with all rows in this process."""
+    names: dict = {}
+    exec(MODULE, names)  # noqa: S102
+    made = [names["rows"](site) for site in SITES]
+    rows = tuple(np.concatenate([one[k] for one in made]) for k in (0, 1))
+    client = np.concatenate([np.repeat(one[2], 30) for one in made])
+    net = coterie.Torch(names["net"], dtype="float64")
+    return coterie.compare(rows, net, client=client, methods=methods, seed=seeds, test_fraction=test, **more)
+
+
+def same(there, table, names):
+    """The rows of some methods are alike in all but costs and their difference to the best, which may be pooled."""
+    ours = [c for c in table.columns if c not in ("bytes", "seconds") and not c.startswith("to_best")]
+    pd.testing.assert_frame_equal(there.loc[names, ours], table.loc[names, ours], rtol=1e-10, atol=1e-10)
+
+
+def test_a_comparison_over_sites_is_that_of_one_process(place):
+    net = coterie.Torch("made_nets:make")
+    there = coterie.compare(place, net, methods=["fedavg", "ditto"], rounds=STEPS, seed=[3, 4])
+    assert set(there.index) == {"local", "fedavg", "ditto"}
+    names = ["local", "fedavg", "ditto"]
+    same(there, here(names, [3, 4], rounds=STEPS), names)
+
+
+def test_the_command_compares_two_methods_of_a_net_over_sites(place, tmp_path):
+    asked = ["--objective", "made_nets:make", "--rounds", "rounds=4", "--rounds", "eta=0.3", "--rounds", "B=7"]
+    ran = command(
+        "compare", place, *asked, "--methods", "fedavg,ditto", "--seed", 3, "--out", tmp_path / "t.csv",
+        "--report", tmp_path / "r.html",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    table = pd.read_csv(tmp_path / "t.csv", index_col="method")
+    names = ["local", "fedavg", "ditto"]
+    np.testing.assert_allclose(table.loc[names, "loss"], here(names, [3], rounds=STEPS).loc[names, "loss"], rtol=1e-10)
+    assert "against" in ran.out and "<h1>" in (tmp_path / "r.html").read_text()
+
+
+def test_pooled_is_refused_with_what_stands_for_it(place):
+    with pytest.raises(CoterieError, match=r"pooled.*all rows in one place.*fedavg"):
+        coterie.compare(place, coterie.Torch("made_nets:make"), methods=["pooled"])
