@@ -251,6 +251,8 @@ class Coordinator(Answering):
             unreached: Ints = past["unreached"]
             return unreached
         found = self._retry.collect({s: request(s) | self._beside for s in range(len(self.sites))}, {})
+        if self._retry.policy.min_clients == "all":  # else the site would refuse all that follows
+            self._retry.require_quorum({part.site: part for part in self._addresses.of(None).parts}, found)
         lost = [rows for s, rows in enumerate(self.sites) if s not in found]
         unreached = np.sort(np.concatenate([np.empty(0, np.int64), *lost]))
         self._record(kind, tag.encode(), {"unreached": unreached})

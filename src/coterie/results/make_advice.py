@@ -17,7 +17,7 @@ from coterie.data.splits import Splits, split_keys
 from coterie.data.table import Table, to_pandas
 from coterie.engines.local_engines import InProcess
 from coterie.errors import CoterieError, listed, plural
-from coterie.evidence.comparison import BASELINES, losing, over_splits
+from coterie.evidence.comparison import losing, over_splits
 from coterie.evidence.table_comparison import all_splits, each_split
 from coterie.evidence.training_comparison import TrainingComparison
 from coterie.families import Family, family_named
@@ -140,9 +140,10 @@ def _on_holdout(clients: Clients, together: Together, splits: Splits) -> tuple[d
 
 
 def advise_on_nets(found: TrainingComparison) -> Advice:
-    """What a comparison of trained methods advises: the best beside `local` and `pooled`, and whom it helps."""
+    """What a comparison of trained methods advises: the best beside `local` and one model for all, and whom it helps."""
     sign, name = found.rule.sign, found.score
-    if not {*BASELINES} <= {*found.methods}:
+    one = "pooled" if "pooled" in found.methods else "fedavg"  # over sites, whose rows are nowhere together
+    if not {"local", one} <= {*found.methods}:
         raise CoterieError("Heads of other shapes have no `local` and `pooled` to compare with: see coterie.compare.")
     runs = found.runs["local"]
     labels = list(dict.fromkeys(label for run in runs for label in run.labels))
@@ -153,7 +154,7 @@ def advise_on_nets(found: TrainingComparison) -> Advice:
         rows = [dict(zip(run.labels, row, strict=True)) for run, row in zip(runs, values, strict=True)]
         return pd.DataFrame([{k: 1.0 - v if sign > 0 else v for k, v in one.items()} for one in rows], columns=labels)
 
-    others = [method for method in found.methods if method not in BASELINES]
+    others = [method for method in found.methods if method not in ("local", one)] or [one]
     best = max(others, key=lambda m: np.nan_to_num(sign * found.values(m).mean(), nan=-np.inf))
     each = {method: losses(method) for method in found.methods}
     gain = each["local"] - each[best]
@@ -166,7 +167,7 @@ def advise_on_nets(found: TrainingComparison) -> Advice:
         "loss_alone": by["local"],
         "loss_together": by[best],
     }
-    frame |= {"loss_pooled": by["pooled"], "gain": gain.mean(), "gain_low": low, "gain_high": high}
+    frame |= {"loss_pooled": by[one], "gain": gain.mean(), "gain_low": low, "gain_high": high}
     frame["loses"] = losing(np.nan_to_num(gains), np.isfinite(gains).astype(np.float64), ratio)
     clients = pd.DataFrame(frame, index=pd.Index(labels, name="client"))
     table = found.table

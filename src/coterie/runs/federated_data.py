@@ -76,7 +76,7 @@ class Federated:
     @property
     def class_counts(self) -> Ints | None:
         """Rows of every class at every client (m, K), held-out ones included; None where outcomes are no classes."""
-        if not self.classes or len(self) * self.classes > _COUNTED:
+        if not self.classes or not len(self.train.y) or len(self) * self.classes > _COUNTED:
             return None
         out = np.zeros((len(self), self.classes), dtype=np.int64)
         for part in (self.train, self.test):

@@ -16,6 +16,8 @@ from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
 from tests.cli.harness import coterie as command
 from tests.deployment.hospitals import transport
+from tests.deployment.sites import build, tables
+from tests.deployment.sites import transport as sites
 
 SITES = ("east", "north", "west")
 MODULE = """
@@ -106,3 +108,77 @@ def test_the_command_compares_two_methods_of_a_net_over_sites(place, tmp_path):
 def test_pooled_is_refused_with_what_stands_for_it(place):
     with pytest.raises(CoterieError, match=r"pooled.*all rows in one place.*fedavg"):
         coterie.compare(place, coterie.Torch("made_nets:make"), methods=["pooled"])
+
+
+def on_tables(tmp_path, monkeypatch):
+    """Three hospitals with a table each, whose owners let methods over rounds read it; and the rows of all."""
+    frames = tables()
+    for frame in frames.values():
+        frame["ill"] = (frame["score"] > frame["score"].median()).astype(int)
+    build(tmp_path / "heart", frames, labels=("ward", "kind"))
+    engine = SimpleNamespace(
+        run=lambda folder, run_id, timeout: run(sites(tmp_path / "heart"), folder, run_id), need_trust=lambda home: None
+    )
+    monkeypatch.setattr(folders, "engine", lambda name: engine)
+    return tmp_path / "heart", pd.concat([frame.assign(site=name) for name, frame in frames.items()], ignore_index=True)
+
+
+def test_a_net_on_the_sites_own_tables_is_that_of_one_table(tmp_path, monkeypatch):
+    place, together = on_tables(tmp_path, monkeypatch)
+    args = {"sizes": [2, 3, 2]}
+    net = coterie.Torch("mlp", args=args, target="ill", inputs=["age", "score"], dtype="float64")
+    asked = {"rounds": {"rounds": 3, "eta": 0.01, "B": 5}, "seed": [2]}
+    there = coterie.fit(place, net, method="ditto", **asked)
+    here = coterie.fit(together, net, client="site", method="ditto", **asked)
+    np.testing.assert_allclose(there.theta, here.theta, rtol=1e-10)
+    same(there.comparison, here.comparison, ["ditto"])
+    some = together[["age", "score"]].to_numpy(float)[:5]
+    np.testing.assert_allclose(there.predict_proba(some, "bern"), here.predict_proba(some, "bern"), rtol=1e-10)
+
+
+def test_advice_on_nets_over_sites_is_that_of_the_comparison(place):
+    net, asked = coterie.Torch("made_nets:make"), {"rounds": STEPS, "seed": [0, 1, 2]}
+    found = coterie.advise(place, net, **asked)
+    table = coterie.compare(place, net, methods="auto", **asked)
+    assert set(found.clients.index) == {f"{site}-{i}" for site in SITES for i in range(3)}
+    assert found.clients["loss_pooled"].mean() == pytest.approx(1.0 - table["accuracy_clients"]["fedavg"])
+    assert found.clients["gain_low"].notna().all() and found.settings["method"] in set(table.index)
+
+
+def test_a_comparison_that_was_cut_keeps_the_methods_that_were_done(place, monkeypatch):
+    net, asked = coterie.Torch("made_nets:make"), {"methods": ["fedavg", "ditto"], "rounds": STEPS, "seed": [3]}
+    straight = coterie.compare(place, net, **asked)
+    homes, calls = [place / "sites" / name for name in SITES], [0, 0]
+
+    def lame(dies):
+        there = transport(homes)
+        for site, inner in there._receivers.items():
+
+            def receive(data, inner=inner):
+                calls[0] += 1
+                return None if calls[0] > dies else inner(data)
+
+            there._receivers[site] = receive
+        return there
+
+    def carry(folder, run_id, timeout):
+        calls[0] = 0
+        run(lame(calls[1]), folder, run_id)
+
+    monkeypatch.setattr(folders, "engine", lambda name: SimpleNamespace(run=carry, need_trust=lambda home: None))
+    calls[1] = 10**9
+    coterie.compare(place, net, **asked, engine={"name": "whole"})
+    every = calls[0]
+    for share in (0.45, 0.7):
+        name = {"name": f"cut-{share:.2f}".replace(".", "")}
+        calls[1] = int(share * every)
+        with pytest.raises(CoterieError):
+            coterie.compare(place, net, **asked, engine=name)
+        calls[1] = 10**9
+        again = coterie.compare(place, net, **asked, engine=name)
+        assert calls[0] < (1.1 - share) * every
+        same(again, straight, list(straight.index))
+        np.testing.assert_allclose(again["bytes"], straight["bytes"], rtol=0.01)  # the run's name is longer
+    finished = coterie.compare(place, net, **asked, engine=name)
+    assert calls[0] == 0
+    np.testing.assert_array_equal(finished["seconds"], again["seconds"])

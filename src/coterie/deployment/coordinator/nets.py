@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from coterie.data.partition import ClientRows
-from coterie.data.splits import RowSplits
 from coterie.deployment.coordinator.comparison import disclosable
 from coterie.deployment.federation_toml import Config as Federation
 from coterie.deployment.site import nets as site
@@ -35,7 +34,8 @@ from coterie.runs.scores import Rule, Scores
 from coterie.runs.training_problem import TrainingProblem
 
 UNTOUCHED = "untouched"
-_KEPT = ("source", "partition", "test", "seed")
+_KEPT = {False: ("source", "partition", "test"), True: ("source", "partition", "test", "column", "group")}
+"""Keys of [data] that are heeded, and whether rows are those of tables."""
 _WHOLE = ("auc", "r2")
 """Metrics whose value over all rows is no ratio of sums over clients."""
 
@@ -49,6 +49,7 @@ class Told:
     statistics: Sequence[str]
     normalising: Sequence[str]
     dtype: str
+    classes: int
     score: str
     clients: int
     features: ClassVar[None] = None  # which a net has
@@ -96,12 +97,13 @@ class SitesProblem(TrainingProblem):
     @classmethod
     def over(cls, config: Config, seed: int, fed: Remote) -> SitesProblem:
         """The clients of an opened part of a run, with all that is known of them."""
-        clients, told = fed.clients, fed.participants
+        clients, told, inputs = fed.clients, fed.participants, tuple(config.model["inputs"] or ())
         stops = np.cumsum(told.counts)
-        rows = ClientRows(np.empty((0, 0)), np.empty(0), stops - told.counts, stops)
+        rows = ClientRows(np.empty((0, len(inputs))), np.empty(0), stops - told.counts, stops)
         known, labels = bool(told.levels), tuple(map(str, told.labels))
         groups = tuple(map(str, told.levels[0].labels)) if known else ()
-        data = Federated(rows, rows, labels, clients.ids, clients.clusters, known, 0, groups, held=RowSplits())
+        classes = Told.of(fed).classes
+        data = Federated(rows, rows, labels, clients.ids, clients.clusters, known, classes, groups, inputs)
         fed.mark(UNTOUCHED)
         return cls(replace(config, data=config.data | {"partition": "given"}), seed, data, fed=fed)
 
@@ -193,7 +195,7 @@ def configured(sections: Mapping[str, Any], seed: int, folder: Path) -> Config:
 
 def need_possible(config: Config, federation: Federation) -> None:
     """A CoterieError for what a configuration says, and the sites of a federation cannot do."""
-    if wrong := [key for key in tables(config).get("data", {}) if key not in _KEPT]:
+    if wrong := [key for key in tables(config).get("data", {}) if key not in _KEPT[config.model["target"] is not None]]:
         raise CoterieError(f"{listed(wrong)} of [data] is of rows in one place: leave it out over sites.")
     if federation.privacy:
         raise CoterieError(

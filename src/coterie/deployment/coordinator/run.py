@@ -197,6 +197,7 @@ def _run(transport: Members, folder: Path, home: Path, program: RunConfig, confi
     verify(folder, program, config)
     schema = Schema.read(folder / SCHEMA) if (folder / SCHEMA).exists() else None
     feds: list[Remote] = []
+    fresh: list[Exchanged] = []  # a run without any has its result, and the seconds that it took, from before
     # Such a run is of no use where a site tells nothing of some clients.
     every_client = program.fits and program.program != ADVISE and bool(program.task.get("client"))
     whole = program.program == NETS or (program.fits and program.program not in TRAINED)
@@ -205,6 +206,7 @@ def _run(transport: Members, folder: Path, home: Path, program: RunConfig, confi
         """The federation of the run, or of a part of it, whose exchanges are counted on."""
 
         def watch(event: Exchanged) -> None:
+            fresh[:] = [event]
             log(replace(event, number=event.number + sum(other.number for other in feds if other is not fed)))
             log.quarantine({site: why for fed in feds for site, why in fed.quarantined.items()})
 
@@ -229,7 +231,9 @@ def _run(transport: Members, folder: Path, home: Path, program: RunConfig, confi
     log.opened({name: len(rows) for name, rows in zip(fed.names, fed.sites, strict=True)}, fed.away)
     if program.program == NETS:
         with fitting(f"The journal of run '{home.name}'", "Run again under another name.") if went else nullcontext():
-            nets.compare(nets.configured(program.options, config.seed, folder), opened, config).save(home / RESULT)
+            found = nets.compare(nets.configured(program.options, config.seed, folder), opened, config)
+        if fresh or not (home / RESULT).exists():
+            found.save(home / RESULT)
         return
     if not (program.fits or program.program in TRAINED):
         _save(home / RESULT, dict(function(folder, program)(fed, **program.options)))
@@ -243,6 +247,8 @@ def _run(transport: Members, folder: Path, home: Path, program: RunConfig, confi
                 return
 
             def save(result: FitResult) -> None:
+                if not fresh and (home / RESULT).exists():
+                    return
                 said = {"method": "auto" if program.program == COMPARE else result.method, "seed": program.seed}
                 call = table_call_sections(str(folder), program.task | program.options | said)
                 if "splits" in program.options:  # whose default is another over sites

@@ -53,9 +53,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         check(self)
         made, method = "factory" in self.task, METHODS.get(self.program)
-        if self.program == NETS and not made:
-            raise CoterieError(f"'{NETS}' needs a factory in [task] (--objective).")
-        if method is None and self.program not in (COMPARE, ADVISE):
+        if method is None and self.program not in (COMPARE, ADVISE, NETS):
             return
         if method and (why := method.why_not("torch" if made else "table", sites=True)) is not None:
             raise CoterieError(why)
@@ -94,8 +92,24 @@ class RunConfig:
         # a method over rounds begins with works of others: a site that refuses its own is to say so before
         method = FITTED.get(self.program) if self.fits else None
         task = {k: v for k, v in self.task.items() if k != "cluster" or method is None or not method.flat}
-        own = {"works": _works(method)} if method and method.rounds else {}
+        own: dict[str, Any] = {"works": _works(method)} if method and method.rounds else {}
+        if self.program == NETS and schema is not None:
+            task["family"], own = self._net(schema)
         return {"kind": "table", **task, "schema": None if schema is None else schema.plain(), **own}
+
+    def _net(self, schema: Schema) -> tuple[str, dict[str, Any]]:
+        """The family as which a net's outcome is read, and what else sites are told of a net on their tables."""
+        model = self.options["model"]
+        target, classes = str(model["target"]), model.get("loss", "cross_entropy") == "cross_entropy"
+        column = schema.columns[target]
+        K = len(column.levels) or int(column.high or -1) + 1
+        if K < 2 and model.get("path", "softmax") == "softmax":  # a net says so itself
+            raise CoterieError(
+                f"How many classes '{target}' has, sites must agree on: write its levels into the schema, or low = 0 and "
+                "high, the largest."
+            )
+        own = {"works": ["coterie.methods.local_training.", "coterie.deployment.site.nets:"]}
+        return ("binomial" if column.levels else DEFAULT), own | {"net": {"model": model, "classes": max(K, 2) * classes}}
 
 
 def _works(method: Method) -> list[str]:
@@ -162,7 +176,8 @@ def program_of_call(
 def program_of_nets(sections: Mapping[str, Any], methods: Sequence[str] | None = None) -> dict[str, Any]:
     """What ``run.toml`` says of nets, by the sections of their configuration, and of ``methods`` that are compared.
 
-    ``path`` of ``[model]`` is what makes a site's objective, called with ``args``.
+    Where ``[model]`` has a ``target``, the rows of a client are those of its site's table; else ``path`` is what makes
+    a site's objective, called with ``args``.
     """
     sections = dict(files.plain(sections))
     own = dict(sections.get("method", {}))
@@ -171,13 +186,20 @@ def program_of_nets(sections: Mapping[str, Any], methods: Sequence[str] | None =
             sections["methods"] = {name: own} | sections.get("methods", {})
             own = {}
         sections["method"] = own | {"name": AUTO, COMPARE: list(methods)}
-    path = str(sections.get("model", {}).get("path", ""))
+    model, data = (dict(sections.get(name, {})) for name in ("model", "data"))
+    path = str(model.get("path", "softmax"))
+    if target := model.get("target"):
+        inputs = " + ".join(f"`{name}`" for name in model.get("inputs", ())) or "."
+        task: dict[str, Any] = {"formula": f"`{target}` ~ {inputs}", "client": data.get("column")}
+        task |= {"cluster": [data["group"]]} if "group" in data else {}
+        return {"program": NETS, "task": task, "options": sections}
     if path.startswith(MARK) or ":" not in path:
         raise CoterieError(
-            "Sites run no code that comes in a call: write the net and the site's rows into a function that makes its "
-            "objective, let the owners allow it, and name it by its import path, 'module:function'."
+            "Sites run no code that comes in a call. Of rows that are a table name its outcome (target) and a net of the "
+            "package, or 'module:function' that their owners allow; else a function, by its import path, that makes a "
+            "site's objective."
         )
-    task = {"factory": path, "options": sections["model"].get("args", {})}
+    task = {"factory": path, "options": model.get("args", {})}
     return {"program": NETS, "task": task, "options": sections}
 
 

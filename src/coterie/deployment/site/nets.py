@@ -6,11 +6,13 @@ beside those to train on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coterie.data.partition import ClientRows
 from coterie.data.splits import KeyedRows, split_rows
 from coterie.errors import CoterieError
 from coterie.federation import Site, work
@@ -20,7 +22,8 @@ from coterie.objectives import parameters
 from coterie.objectives.gradient_steps import RowRanges
 from coterie.objectives.holdout import HeldOut, set_aside
 from coterie.objectives.mean_loss import LIMIT, OVERFLOW
-from coterie.runs.model_objective import SCORED
+from coterie.runs.config import Config
+from coterie.runs.model_objective import SCORED, objective_of, own
 from coterie.runs.scores import Rule, Scores, counts
 
 CLASSES = 256
@@ -41,12 +44,33 @@ def held_out(objective: Any, ids: Any, hold: Any) -> HeldOut:
     return set_aside(objective, split_rows(KeyedRows(ids, np.repeat(np.arange(len(n)), n), n), **hold))
 
 
+def of_table(rows: Any, net: Any, folder: Path, allow: Sequence[str]) -> Any:
+    """The rows of a formula as those of a net: ``model`` is a section of its configuration, and K ``classes``.
+
+    The intercept's column is left out. Of code that is not the package's the net, its loss and its score may be what
+    the owner ``allow``s.
+    """
+    if not isinstance(net, Mapping) or net.keys() != {"model", "classes"}:
+        raise CoterieError("A net is a model and a number of classes: use one version of coterie at all sites.")
+    config, classes = Config.of({"model": net["model"]}, folder), int(net["classes"])
+    for key in ("path", "loss", "score"):
+        if own(path := str(config.model[key] or "")) and path not in allow:
+            raise CoterieError(f"{path!r} is not allowed here: the site's owner adds it to allow in site.toml.")
+
+    def made(part: Any, held: bool) -> Any:
+        y = part.y.astype(np.int64) if classes else part.y
+        return objective_of(config, ClientRows(part.X[:, 1:], y, part.starts, part.stops), classes, held)
+
+    train = made(rows, False)
+    return HeldOut(train, made(rows.held, True)) if hasattr(rows, "held") else train
+
+
 def told(objective: Any) -> dict[str, Any]:
     """What a coordinator must know of the model that clients train: names and sizes of its layers, and its score."""
     train = getattr(objective, "train", objective)
     said: dict[str, Any] = {name: list(getattr(train, name, ())) for name in ("kept", "statistics")}
     said |= {"names": parameters.layer_sizes(train), "normalising": list(parameters.normalising(train))}
-    said |= {"dtype": str(parameters.precision(train))}
+    said |= {"dtype": str(parameters.precision(train)), "classes": int(getattr(train, "classes", 0))}
     scored = getattr(getattr(train, "architecture", None), "score", None) is not None
     return said | {"score": "accuracy" if _classes(train) is not None else "score" if scored else ""}
 

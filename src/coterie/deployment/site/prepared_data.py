@@ -33,7 +33,7 @@ from coterie.user_code import import_object
 KINDS = ("table", "factory")
 _TABLE: dict[str, Any] = {
     "formula": None, "family": DEFAULT, "client": None, "cluster": (), "offset": None, "weights": None,
-    "missing": "error", "schema": None, "hold": None, "mean_weight": None,
+    "missing": "error", "schema": None, "hold": None, "mean_weight": None, "net": None,
 }  # fmt: skip
 _FORM = 4  # of prepared arrays in the cache
 ROWS = ("X", "y", "offset", "weights", "starts", "stops")  # what an objective is made of
@@ -66,8 +66,9 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     A CoterieError says what is wrong with it or with the data; it is a :class:`NoRows` where no row is left. A
     table's task (:data:`_TABLE`): without a client column the site is the client, without a schema it is the site's
     own; ``hold`` names a split (:func:`coterie.deployment.site.holdout.split_holdout`), ``mean_weight`` is that of
-    all sites, by which weights are divided, and ``works`` how works that the method needs begin. Arrays of a table are
-    kept under ``data``, the fingerprint of its file. A factory's task, ``{"kind": "factory", "name":
+    all sites, by which weights are divided, ``net`` a model whose rows these are to be
+    (:func:`coterie.deployment.site.nets.of_table`), and ``works`` how works that the method needs begin. Arrays of a
+    table are kept under ``data``, the fingerprint of its file. A factory's task, ``{"kind": "factory", "name":
     "module:function", "options"}``, is called as ``function(path of the data, site=name, **options)`` and returns an
     objective, labels of its clients and, if any, of their clusters.
     """
@@ -82,7 +83,7 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     task = _TABLE | {k: v for k, v in task.items() if k != "kind"}
     if strange := task.keys() - {"works", *_TABLE}:
         raise CoterieError(f"A task of a table has no '{min(strange)}': use one version of coterie at all sites.")
-    hold, mean, _ = task.pop("hold"), task.pop("mean_weight"), task.pop("works", None)
+    hold, mean, net, _ = task.pop("hold"), task.pop("mean_weight"), task.pop("net"), task.pop("works", None)
     if mean is not None and not (type(mean) is float and 1e-60 <= mean <= 1e60):
         raise CoterieError("The mean weight of a run is a number above 0: use one version of coterie at all sites.")
     found = _from_table(folder, member, task, data)
@@ -101,6 +102,10 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         o = found.objective
         aside = {} if hold is None else {"held": replace(o.held, weights=o.held.weights / mean)}
         found = replace(found, objective=replace(o, weights=o.weights / mean, **aside))
+    if net is not None:
+        from coterie.deployment.site.nets import of_table
+
+        found = replace(found, objective=of_table(found.objective, net, folder, member.allow))
     return found
 
 

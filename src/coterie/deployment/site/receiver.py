@@ -322,7 +322,7 @@ class SiteReceiver:
             held = prepared_data.without_clients(task, f"{reason[0].lower()}{reason[1:]}")
         info: dict[str, Any] = {"version": __version__, "notes": list(held.notes), "levels": list(held.levels)}
         info["min_group"] = self.member.min_group
-        if task.get("kind") == "factory" and len(held.ids):
+        if (task.get("kind") == "factory" or task.get("net")) and len(held.ids):
             info["net"] = told(held.objective)
         self._prepared[run] = held
         return Node(
