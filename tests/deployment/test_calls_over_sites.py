@@ -160,7 +160,10 @@ def test_a_run_that_sites_keep_and_the_coordinator_does_not_needs_another_name(p
 
 
 SLIPS = [
-    (lambda place: coterie.fit(place, coterie.Torch("mlp")), "Sites code call --objective module:function"),
+    (
+        lambda place: coterie.fit(place, coterie.Torch("mlp")),
+        "Sites code call table target net of the package module:function objective",
+    ),
     (lambda place: coterie.fit(place, FORMULA, order_by="age"), "no order_by sites hold out by seed"),
     (lambda place: coterie.fit(place, FORMULA, engine="ray"), "folder engine leave engine='ray' out"),
     (lambda place: coterie.fit(place, FORMULA, engine={"nam": "x"}), "no option 'nam' Did you mean 'name'"),

@@ -87,7 +87,10 @@ class KNNPer(LocalTraining):
 
     def models(self, fed: Federation, state: State) -> Any:
         """Every client's net, lambda_m and memory (m, d + 2 + ...); the net alone where it does not answer."""
-        nets, replies = super().models(fed, state), fed.ask(remember, **self.told(remember, state))
+        nets, told = super().models(fed, state), self.told(remember, state)
+        if hasattr(fed, "at_home"):  # over sites, where what is remembered stays
+            return fed.at_home(told, nets)
+        replies = fed.ask(remember, **told)
         if not replies:
             raise CoterieError("No client told what it remembers: ask again when some answer.")
         found = padded(replies["theta"])

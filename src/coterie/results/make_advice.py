@@ -140,7 +140,7 @@ def _on_holdout(clients: Clients, together: Together, splits: Splits) -> tuple[d
 
 
 def advise_on_nets(found: TrainingComparison) -> Advice:
-    """What a comparison of trained methods advises: the best beside `local` and one model for all, and whom it helps."""
+    """What a comparison of trained methods advises: the best beside `local` and one for all, and whom it helps."""
     sign, name = found.rule.sign, found.score
     one = "pooled" if "pooled" in found.methods else "fedavg"  # over sites, whose rows are nowhere together
     if not {"local", one} <= {*found.methods}:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import coterie
-from coterie.deployment import folders
+from coterie.deployment import folders, logs
 from coterie.deployment.coordinator.run import run
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.site.site_toml import Member
@@ -27,7 +27,6 @@ from coterie.objectives.deep import Deep
 
 
 def net():
-    torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
 
 
@@ -182,3 +181,14 @@ def test_a_comparison_that_was_cut_keeps_the_methods_that_were_done(place, monke
     finished = coterie.compare(place, net, **asked, engine=name)
     assert calls[0] == 0
     np.testing.assert_array_equal(finished["seconds"], again["seconds"])
+
+
+def test_models_that_answer_by_more_than_a_net_are_read_at_their_sites(place):
+    steps = STEPS | {"head": ["2*"], "bias": ["2.bias"], "k": 3}
+    methods = ["knn-per", "fedem", "fedproto"]
+    there = coterie.compare(place, coterie.Torch("made_nets:make"), methods=methods, rounds=steps, seed=[3])
+    same(there, here(methods, [3], rounds=steps), methods)
+    asked = [
+        e for e in logs.read(place / "coordinator" / "runs" / "nets-1" / logs.LOG) if "remember" in str(e.get("work"))
+    ]
+    assert asked == []  # rows that a client remembers do not leave its site

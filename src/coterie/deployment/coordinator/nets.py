@@ -7,7 +7,7 @@ how good the models are on it, client by client.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -22,6 +22,7 @@ from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError, listed
 from coterie.federation import PerRow, require_all_replies
 from coterie.methods.registry import TRAINED
+from coterie.numerics.arrays import Floats
 from coterie.objectives.client_models import finite, is_one
 from coterie.options import need_names
 from coterie.queries import Unclustered, WrappedFederation
@@ -77,7 +78,17 @@ class Told:
 class Afresh(WrappedFederation):
     """The sites as they were before any method, whenever a run begins, and with a ledger that is the run's own."""
 
+    def __init__(self, fed: Any, memory: dict[str, Any]) -> None:
+        super().__init__(fed)
+        self.memory = memory
+
+    def at_home(self, told: Mapping[str, Any], nets: Floats) -> Floats:
+        """Nets (m, d) without what clients remember, which sites are to read them with: they make it of ``told``."""
+        self.memory.update(told)
+        return np.concatenate([nets, np.zeros((len(nets), 2), dtype=nets.dtype)], axis=1)
+
     def __enter__(self) -> Self:
+        self.memory.clear()
         self.restore(UNTOUCHED)
         self.ledger.load(dict.fromkeys(self.ledger.as_dict(), 0))
         return self
@@ -91,6 +102,8 @@ class SitesProblem(TrainingProblem):
     """Rows of one seed at the sites of a federation, which hold some of them out."""
 
     fed: Any = None
+    memory: dict[str, Any] = field(default_factory=dict)
+    """Of the method that trains: by what clients make a memory of their rows, which stays with them."""
     baselines: ClassVar[tuple[str, ...]] = ("local", "fedavg")
     sites: ClassVar[bool] = True
 
@@ -141,7 +154,7 @@ class SitesProblem(TrainingProblem):
 
     def federation(self, clustered: bool, where: Mapping[str, Any]) -> Any:
         """The sites, whatever ``[engine]`` says."""
-        return Afresh(self.fed if clustered or self.fed.clients.k == 1 else Unclustered(self.fed))
+        return Afresh(self.fed if clustered or self.fed.clients.k == 1 else Unclustered(self.fed), self.memory)
 
     def scores(self, theta: Any, method: Any = None, last: bool = False) -> Scores:
         """Of models of all clients on rows that sites hold out, which tell a mean loss, and a score, of each client."""
@@ -155,6 +168,7 @@ class SitesProblem(TrainingProblem):
         one = is_one(theta) or len(theta) == 1
         asked: dict[str, Any] = {"theta": theta[0] if one else PerRow(theta), "score": rule.score}
         asked |= {"metrics": [name for name in self.config.model["metrics"] if name != "loss"]}
+        asked |= {"memory": dict(self.memory)} if self.memory else {}
         said = require_all_replies(self.fed.ask(site.scores, **asked, **_reader(method)))
         values = {name: site.decode(said[name]) for name in said}
         weight = values["weight"]

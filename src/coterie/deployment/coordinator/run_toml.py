@@ -105,11 +105,13 @@ class RunConfig:
         K = len(column.levels) or int(column.high or -1) + 1
         if K < 2 and model.get("path", "softmax") == "softmax":  # a net says so itself
             raise CoterieError(
-                f"How many classes '{target}' has, sites must agree on: write its levels into the schema, or low = 0 and "
-                "high, the largest."
+                f"How many classes '{target}' has, sites must agree on: write its levels into the schema, or low = 0 "
+                "and high, the largest."
             )
         own = {"works": ["coterie.methods.local_training.", "coterie.deployment.site.nets:"]}
-        return ("binomial" if column.levels else DEFAULT), own | {"net": {"model": model, "classes": max(K, 2) * classes}}
+        return ("binomial" if column.levels else DEFAULT), own | {
+            "net": {"model": model, "classes": max(K, 2) * classes}
+        }
 
 
 def _works(method: Method) -> list[str]:
@@ -189,15 +191,16 @@ def program_of_nets(sections: Mapping[str, Any], methods: Sequence[str] | None =
     model, data = (dict(sections.get(name, {})) for name in ("model", "data"))
     path = str(model.get("path", "softmax"))
     if target := model.get("target"):
-        inputs = " + ".join(f"`{name}`" for name in model.get("inputs", ())) or "."
+        terms = [name if "(" in name else f"`{name}`" for name in model.get("inputs", ())]  # such as scale(age), too
+        inputs = " + ".join(terms) or "."
         task: dict[str, Any] = {"formula": f"`{target}` ~ {inputs}", "client": data.get("column")}
         task |= {"cluster": [data["group"]]} if "group" in data else {}
         return {"program": NETS, "task": task, "options": sections}
     if path.startswith(MARK) or ":" not in path:
         raise CoterieError(
-            "Sites run no code that comes in a call. Of rows that are a table name its outcome (target) and a net of the "
-            "package, or 'module:function' that their owners allow; else a function, by its import path, that makes a "
-            "site's objective."
+            "Sites run no code that comes in a call. Of rows that are a table name its outcome (target) and a net of "
+            "the package, or 'module:function' that their owners allow; else a function, by its import path, that "
+            "makes a site's objective."
         )
     task = {"factory": path, "options": model.get("args", {})}
     return {"program": NETS, "task": task, "options": sections}

@@ -16,12 +16,14 @@ from coterie.data.partition import ClientRows
 from coterie.data.splits import KeyedRows, split_rows
 from coterie.errors import CoterieError
 from coterie.federation import Site, work
+from coterie.methods.knn_per import remember
 from coterie.methods.registry import TRAINED
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives import parameters
 from coterie.objectives.gradient_steps import RowRanges
 from coterie.objectives.holdout import HeldOut, set_aside
 from coterie.objectives.mean_loss import LIMIT, OVERFLOW
+from coterie.objectives.mixed import padded
 from coterie.runs.config import Config
 from coterie.runs.model_objective import SCORED, objective_of, own
 from coterie.runs.scores import Rule, Scores, counts
@@ -100,15 +102,24 @@ def outcomes(site: Site) -> dict[str, Any]:
 
 @work
 def scores(
-    site: Site, theta: Floats, score: str, metrics: list[str], method: str = "", options: dict[str, Any] | None = None
+    site: Site,
+    theta: Floats,
+    score: str,
+    metrics: list[str],
+    method: str = "",
+    options: dict[str, Any] | None = None,
+    memory: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """How good models theta, (d,) of all or (m, d), are on each client's held-out rows: mean loss and score, weight.
 
-    A ``method`` whose models answer by more than one net reads them, by its ``options``. ``rows`` and ``held`` are how
+    A ``method`` whose models answer by more than one net reads them, by its ``options``, and ``memory`` is what kNN-Per
+    says that clients remember of their rows. ``rows`` and ``held`` are how
     many rows each client trains on and holds out.
     """
     o, m = site.objective, len(site)
     models = np.broadcast_to(theta, (m, theta.shape[-1]))
+    if memory is not None:
+        models = padded(remember(site, **memory)["theta"])
     held = TRAINED[method].make(0, **options or {}).reads(o.held, models.shape[1]) if method else o.held
     y = o.held.targets() if metrics else None
     found = Scores.of(held, models, Rule(score), metrics, y)
