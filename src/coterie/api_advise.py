@@ -77,8 +77,7 @@ def advise(
         Of the splits, by default 0, or that of the federation; nets are trained for each seed, and three or more give
         intervals of every client.
     order_by, split_by : str, optional
-        Test on each client's latest rows by a column (one split), or keep rows with the same value on one side; a
-        federation's sites hold out rows by the seed alone.
+        Test on each client's latest rows by a column (one split), or keep rows with the same value on one side.
     offset, weights : str, optional
         Columns added to the linear predictor, and of row weights.
     missing : {"error", "drop"}, default "error"

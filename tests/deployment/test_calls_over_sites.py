@@ -63,6 +63,25 @@ def test_a_comparison_over_sites_is_that_of_one_table(place):
     np.testing.assert_allclose(there["loss_clients"], here["loss_clients"][there.index], rtol=1e-10)
 
 
+@pytest.mark.parametrize("by", [{"order_by": "age"}, {"given_split": "side"}, {"split_by": "pain"}])
+def test_sites_hold_out_what_a_column_says_as_of_one_table(tmp_path, monkeypatch, by):
+    frames = tables()
+    for frame in frames.values():
+        frame["side"] = np.where(np.arange(len(frame)) % 4 == 1, "test", "train")
+    build(tmp_path / "heart", frames, labels=("ward", "kind", "side"))
+    engine = SimpleNamespace(
+        run=lambda folder, name, timeout: run.run(transport(tmp_path / "heart"), folder, name),
+        need_trust=lambda home: None,
+    )
+    monkeypatch.setattr(folders, "engine", lambda name: engine)
+    together = pd.concat([frame.assign(site=name) for name, frame in frames.items()], ignore_index=True)
+    there = api.compared(tmp_path / "heart", "score ~ age", methods=["pooled"], seed=3, **by)
+    here = api.compared(together, "score ~ age", "site", methods=["pooled"], splits=1, seed=3, **by)
+    np.testing.assert_allclose(
+        there.comparison["loss_clients"], here.comparison["loss_clients"][there.comparison.index], rtol=1e-10
+    )
+
+
 def test_a_comparison_over_sites_is_written_down_with_its_methods(place):
     found = api.compared(place, FORMULA, methods=["own-intercept", "james-stein"], seed=3)
     written = found.config()
@@ -164,7 +183,8 @@ SLIPS = [
         lambda place: coterie.fit(place, coterie.Torch("mlp")),
         "Sites code call table target net of the package module:function objective",
     ),
-    (lambda place: coterie.fit(place, FORMULA, order_by="age"), "no order_by sites hold out by seed"),
+    (lambda place: coterie.fit(place, FORMULA, order_by="age"), "order_by changes nothing splits is 0"),
+    (lambda place: coterie.fit(place, FORMULA, order_by="week", splits=1), "schema has no column 'week'"),
     (lambda place: coterie.fit(place, FORMULA, engine="ray"), "folder engine leave engine='ray' out"),
     (lambda place: coterie.fit(place, FORMULA, engine={"nam": "x"}), "no option 'nam' Did you mean 'name'"),
     (lambda place: coterie.fit(place, FORMULA, group="ward"), "group goes with coterie.Torch say cluster"),

@@ -66,7 +66,7 @@ RunTimeout = Annotated[float, Flag("--timeout", help=_GIVE_UP, rich_help_panel=_
 _OF_NETS = ("rounds", "seed", "test_fraction", "network")
 OWN = {"objective", "objective_option", "name", "timeout"}
 """Options that rows elsewhere have not."""
-NOT_HERE = {"na_value", "order_by", "split_by", "given_split", "bytes_per_update", "engine"}
+NOT_HERE = {"na_value", "bytes_per_update", "engine"}
 """Options of a table that sites do not take."""
 OPTIONS = {name: one for name, one in o.FIT.items() if name not in NOT_HERE}
 OPTIONS |= {

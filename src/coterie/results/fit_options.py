@@ -225,6 +225,12 @@ class Options:
         return family_named(self.family).needs_prior if asked == "auto" else asked not in ("none", 0)
 
     @property
+    def by(self) -> dict[str, str]:
+        """The columns that say which rows are held out, by the option that names each."""
+        names = ("order_by", "split_by", "given_split")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    @property
     def hold(self) -> Splits:
         """How rows are held out."""
         return Splits(self.splits, self.test_fraction, self.seed, self.order, self.groups, self.given)

@@ -62,7 +62,8 @@ def advise(fed: Remote, program: RunConfig, schema: Schema, opened: Callable[...
         if choice is not None:
             fits[METHOD] = together.in_split
         alike: dict[str, Fit] = {METHOD: alone} if choice is not None and options.has_prior else {}
-        said = Comparing(fits, alike, opened, problem, options.hold, secure, frozenset({METHOD})).over(fed)
+        each = frozenset({METHOD})
+        said = Comparing(fits, alike, opened, problem, options.hold, secure, each, by=options.by).over(fed)
         notes += said.notes
         parts = [_renamed(part) for part in said.parts]
         evidence = None if said.found is None else _renamed(said.found)

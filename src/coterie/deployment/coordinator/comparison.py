@@ -147,6 +147,8 @@ class Comparing:
     secure: bool
     each: frozenset[str]
     counted: Bools | None = None
+    by: Mapping[str, str] = field(default_factory=dict)
+    """The column that says which rows are held out, by the option that names it."""
 
     def over(self, fed: Remote) -> Evidence:
         """The evidence, of the clients that ``fed`` has, too.
@@ -154,11 +156,14 @@ class Comparing:
         There is none where sites would not speak of so few held-out rows, and of fewer splits where they do not speak
         of one that differs from others by so few; of several methods, one that a site does not answer is left out.
         """
-        parts, alone, splits = list[TableComparison](), True, self.splits
+        parts, alone = list[TableComparison](), True
+        once = {"order_by", "given_split"} & self.by.keys()  # which are one split
+        splits = replace(self.splits, count=1) if once else self.splits
         cost: dict[str, float] = dict.fromkeys(("exchanges", "bytes_down", "bytes_up"), 0)
         why, names, out = "of some {} at a site they are fewer than its min_group", list(self.fits), dict[str, str]()
         while len(parts) < splits.count and alone:
-            split = {"seed": splits.seed, "repeat": len(parts), "fraction": float(splits.fraction)}
+            split: dict[str, Any] = {"seed": splits.seed, "repeat": len(parts), "fraction": float(splits.fraction)}
+            split |= {"by": dict(self.by)} if self.by else {}
             part = self.opened(f"split{len(parts)}", hold=split)
             if not np.array_equal(part.clients.ids, fed.clients.ids):
                 why = "other clients were there than in the fit"

@@ -117,7 +117,7 @@ def _comparing(
     alike = {n: one.alone for n, one in every.items() if one.method.corrected is not None and options.has_prior}
     each = frozenset(n for n, one in every.items() if one.each or options.residual == "by-client")
     fits, main = {n: one.fit for n, one in every.items()}, counted(clients, options)
-    return Comparing(fits, alike, opened, problem, options.hold, secure, each, main)
+    return Comparing(fits, alike, opened, problem, options.hold, secure, each, main, options.by)
 
 
 @dataclass(frozen=True)

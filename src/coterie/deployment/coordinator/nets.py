@@ -35,7 +35,8 @@ from coterie.runs.scores import Rule, Scores
 from coterie.runs.training_problem import TrainingProblem
 
 UNTOUCHED = "untouched"
-_KEPT = {False: ("source", "partition", "test"), True: ("source", "partition", "test", "column", "group")}
+BY = ("order_by", "split_by", "given_split")
+_KEPT = {False: ("source", "partition", "test"), True: ("source", "partition", "test", "column", "group", *BY)}
 """Keys of [data] that are heeded, and whether rows are those of tables."""
 _WHOLE = ("auc", "r2")
 """Metrics whose value over all rows is no ratio of sums over clients."""
@@ -242,8 +243,9 @@ def compare(config: Config, opened: Callable[..., Remote], federation: Federatio
 
     def problem(config: Config, seed: int) -> SitesProblem:
         fraction = float(config.data["test"])
-        hold = {"hold": {"seed": seed, "repeat": 0, "fraction": fraction}} if fraction else {}
-        fed = opened(f"seed{seed}", seed=seed, **hold)
+        hold: dict[str, Any] = {"seed": seed, "repeat": 0, "fraction": fraction}
+        hold |= {"by": by} if (by := {name: config.data[name] for name in BY if config.data[name]}) else {}
+        fed = opened(f"seed{seed}", seed=seed, **({"hold": hold} if fraction else {}))
         if fraction and (federation.secure or not disclosable(fed)[1]):
             raise CoterieError(
                 "Sites do not speak of so few held-out rows: of some client there are fewer than its min_group."

@@ -128,7 +128,9 @@ def verify(folder: Path, program: RunConfig, config: Config) -> None:
             schema = Schema.read(folder / SCHEMA)
             parsed = design_of(schema, task).parsed
             roles = {role: task[role] for role in ("offset", "weights") if task.get(role)}
-            named = [task.get("client"), *roles.values(), *clusters_of(task)]
+            said = {**program.options, **program.options.get("data", {})}
+            by = (said.get(name) for name in nets.BY)
+            named = [task.get("client"), *roles.values(), *clusters_of(task), *by]
             if lost := [name for name in named if name and name not in schema.columns]:
                 raise CoterieError(f"The schema has no column '{lost[0]}'.{nearest(lost[0], schema.columns)}")
             check_roles(parsed, task.get("client"), clusters_of(task), roles)

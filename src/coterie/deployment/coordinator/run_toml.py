@@ -27,9 +27,8 @@ from coterie.user_code import marks_work
 
 CHECK, COMPARE, ADVISE = "check", "compare", "advise"
 NETS = "nets"  # trained and compared as the sections of a configuration say, which are its options
-_ROWS_TOGETHER = ("order_by", "split_by", "given_split")
 _TASK = (*(name for name in declared(Columns) if name != "formula"), "family")
-_OPTIONS = [name for name in declared(Options) if name not in (*_TASK, *_ROWS_TOGETHER, "method", "seed")]
+_OPTIONS = [name for name in declared(Options) if name not in (*_TASK, "method", "seed")]
 
 
 def _known(name: str) -> str:
@@ -131,8 +130,6 @@ def program_of_call(
     ``objective`` stands for a table: the ``factory`` that makes a site's, and its ``options``. A method is "auto", a
     name, or module:function. A CoterieError names what is missing, and what sites do not take.
     """
-    for name in [name for name in _ROWS_TOGETHER if name in given]:
-        raise CoterieError(f"Over sites there is no {name}: sites hold out rows by the seed alone.")
     method, rounds = given.get("method", "auto"), given.get("rounds")
     if not isinstance(method, str):
         raise CoterieError(f"method must be the name of one, or module:function, not {shown(method)}.")

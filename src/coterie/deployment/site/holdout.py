@@ -38,10 +38,14 @@ class TrainingRows(GLM):
         return replace(self, starts=self.starts[rows], stops=self.stops[rows], held=self.held.take(rows))
 
 
-def split_holdout(o: GLM, labels: Any, ids: Any, hold: Any) -> tuple[TrainingRows, Bools]:
+def split_holdout(
+    o: GLM, labels: Any, ids: Any, hold: Any, given: Bools | None = None, **keys: Any
+) -> tuple[TrainingRows, Bools]:
     """A site's objective with the rows of a split set aside, and which (n,) are, as :func:`coterie.fit` has it.
 
-    ``hold`` has ``seed``, ``repeat`` and ``fraction``, as for :func:`coterie.data.splits.split_rows`.
+    ``hold`` has ``seed``, ``repeat`` and ``fraction``, and ``keys`` are the order or the groups of the rows, as for
+    :func:`coterie.data.splits.split_rows`; ``given`` (n,) are the rows themselves. A CoterieError where a client has
+    no other.
     """
     kinds = {"seed": int, "repeat": int, "fraction": float}
     if not isinstance(hold, Mapping) or {k: type(v) for k, v in hold.items()} != kinds:
@@ -50,7 +54,9 @@ def split_holdout(o: GLM, labels: Any, ids: Any, hold: Any) -> tuple[TrainingRow
         o.X, o.y, o.offset, o.weights, o.starts, o.stops, (), labels, "", ids, (),
         np.zeros(len(ids), np.int64), np.arange(len(o.y)),
     )  # fmt: skip
-    test = split_rows(clients, **hold)
+    test = split_rows(clients, **hold, **keys) if given is None else given
+    if np.any((clients.counts > 0) & (np.bincount(clients.codes[~test], minlength=len(ids)) == 0)):
+        raise CoterieError("All rows of a client are held out, so that no model can be fitted on any.")
     train, held = (objective(clients.subset(rows), o.family) for rows in (~test, test))
     return TrainingRows(**vars(train), held=held), test
 

@@ -35,7 +35,7 @@ _TABLE: dict[str, Any] = {
     "formula": None, "family": DEFAULT, "client": None, "cluster": (), "offset": None, "weights": None,
     "missing": "error", "schema": None, "hold": None, "mean_weight": None, "net": None,
 }  # fmt: skip
-_FORM = 4  # of prepared arrays in the cache
+_FORM = 5  # of prepared arrays in the cache
 ROWS = ("X", "y", "offset", "weights", "starts", "stops")  # what an objective is made of
 
 
@@ -58,6 +58,8 @@ class Prepared:
     counts: np.ndarray[Any, np.dtype[np.int64]] | None = None
     parts: tuple[Behind, ...] = ()
     width: int = 0
+    at: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Places of the rows in the site's table."""
 
 
 def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "") -> Prepared:
@@ -90,12 +92,16 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     if hold is not None:
         from coterie.data.splits import share
         from coterie.deployment.site.holdout import split_holdout
-        from coterie.deployment.site.table import told_counts
+        from coterie.deployment.site.table import split_keys, told_counts
 
-        o, held = split_holdout(found.objective, found.labels, found.ids, hold)
+        by = dict(hold).get("by", {})
+        hold = {name: value for name, value in dict(hold).items() if name != "by"}
+        keys = split_keys(folder, member, task, by, found.at) if by else {}
+        o, held = split_holdout(found.objective, found.labels, found.ids, hold, **keys)
         found = replace(found, objective=o, parts=tuple(p.take(rows) for p in found.parts for rows in (~held, held)))
         if (counts := found.counts) is not None:
             tested = share(counts, found.ids, hold["fraction"], hold["seed"], hold["repeat"])
+            tested = tested if not by or "order" in keys else o.held.counts
             counts = told_counts(np.minimum(tested, counts - tested), found.clusters, member.min_group)
             found = replace(found, counts=counts)
     if mean is not None:
@@ -127,7 +133,7 @@ def _from_table(folder: Path, member: Member, task: Mapping[str, Any], data: str
         if data:
             write_cached(path, key, a)
     objective = GLM(**{name: a[name] for name in (*ROWS, "family")})
-    found = Prepared(objective, a["labels"], a["clusters"], a["ids"], dict(a["levels"]), tuple(a["notes"]))
+    found = Prepared(objective, a["labels"], a["clusters"], a["ids"], dict(a["levels"]), tuple(a["notes"]), at=a["at"])
     if "row_ids" not in a:
         return found
     part = Behind(a["row_ids"], np.asarray(a["stops"] - a["starts"]), a["labelled"], a["values"], a["cells"])

@@ -18,10 +18,11 @@ from coterie.data.columns import Column, at_rows
 from coterie.data.design import Design
 from coterie.data.labels import encode, label_text, spelling_notes
 from coterie.data.prepare_table import check_choices, prepare, uncountable
+from coterie.data.splits import TEST, RowSplits
 from coterie.data.table import Table
 from coterie.data.table_files import read_table
 from coterie.deployment.column_types import LARGEST, Findings, Mask, numbers
-from coterie.deployment.federation_toml import PROBLEM
+from coterie.deployment.federation_toml import PROBLEM, SCHEMA
 from coterie.deployment.schema import Schema, clusters_of, design_of, disagreements
 from coterie.deployment.site.formula_grammar import allowed
 from coterie.deployment.site.prepared_data import ROWS
@@ -54,7 +55,7 @@ def arrays(folder: Path, member: Member, task: Mapping[str, Any], own: Schema, a
     except CoterieError as problem:
         raise _said_without_rows(folder, task, problem) from problem
     rows = re.compile(r" \(data rows? [\d, .]+\)|: '.*(?= \(if ')", re.DOTALL)
-    return _as_arrays(clients, task) | {"notes": [rows.sub("", note) for note in clients.notes]}
+    return _as_arrays(clients, task) | {"notes": [rows.sub("", note) for note in clients.notes], "at": clients.order}
 
 
 def _need_labels(task: Mapping[str, Any], own: Schema) -> list[str]:
@@ -149,11 +150,36 @@ def _usable_arrays(
         "counts": told_counts(everybody.counts, clients.clusters, member.min_group),
         "labelled": everybody.counts,
         "row_ids": row_ids(table, own)[rows[clients.order]],
+        "at": rows[clients.order],
         "values": np.hstack(values),
         "cells": cells(columns.iloc[clients.order], design),
     }
     told += [note for note in clients.notes if not note.startswith("In '")]
     return found | {"notes": [LEFT_OUT, *(n for n in clients.notes if n not in told)]}, told, len(rows)
+
+
+def split_keys(
+    folder: Path, member: Member, task: Mapping[str, Any], by: Mapping[str, str], at: npt.NDArray[np.int64]
+) -> dict[str, Any]:
+    """What rows ``at`` these places of the table are held out by, where a column says it: see ``split_holdout``.
+
+    ``by`` has one name, that of an argument of :func:`coterie.fit` (order_by, split_by or given_split), and the column,
+    which the owner's schema must have. What is wrong with it is kept in a file for the owner.
+    """
+    own = Schema.read(folder / SCHEMA)
+    ((option, name),) = by.items()
+    what = {"order_by": "order", "split_by": "groups", "given_split": "given"}[option]
+    if name not in own.columns:
+        raise CoterieError(f"Its schema has no column '{name}' to split rows by.")
+    column = _table_of(member.table(folder), member, task, own)[0][name].iloc[at]
+    try:
+        made = RowSplits.of(**{what: column}, names=(name,) * 3)
+    except CoterieError as problem:
+        tell_owner(folder, [str(problem)])
+        raise CoterieError(_UNFIT) from problem
+    if made.given is not None:
+        return {what: made.given == TEST}
+    return {what: column if made.order is None else made.order}  # groups are drawn by their labels, as of a table
 
 
 def told_counts(counts: Any, clusters: Any, min_group: int) -> Any:
