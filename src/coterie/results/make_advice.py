@@ -154,7 +154,7 @@ def advise_on_nets(found: TrainingComparison) -> Advice:
         rows = [dict(zip(run.labels, row, strict=True)) for run, row in zip(runs, values, strict=True)]
         return pd.DataFrame([{k: 1.0 - v if sign > 0 else v for k, v in one.items()} for one in rows], columns=labels)
 
-    others = [method for method in found.methods if method not in ("local", one)] or [one]
+    others = [method for method in found.methods if method not in ("local", one)]
     best = max(others, key=lambda m: np.nan_to_num(sign * found.values(m).mean(), nan=-np.inf))
     each = {method: losses(method) for method in found.methods}
     gain = each["local"] - each[best]
@@ -172,7 +172,8 @@ def advise_on_nets(found: TrainingComparison) -> Advice:
     clients = pd.DataFrame(frame, index=pd.Index(labels, name="client"))
     table = found.table
     evidence = pd.DataFrame({"loss_rows": 1.0 - table[name] if sign > 0 else table[name]})
-    evidence = evidence.rename(index={best: "together"}).join(table.rename(index={best: "together"}))
+    called = {best: "together", one: "pooled"}
+    evidence = evidence.rename(index=called).join(table.rename(index=called))
     tally = clients["best"].value_counts()
     counts = listed(f"{method} for {n:,}" for method, n in tally.items())
     notes = [
@@ -182,6 +183,7 @@ def advise_on_nets(found: TrainingComparison) -> Advice:
         "A net has no one optimum, by whose curvature theory would say with whom to collaborate and what that is "
         "worth: name main clients, and weighted-averaging is compared, too.",
     ]
+    notes += ["Rows stay at their sites, so that the one model for all is fedavg's."] * (one != "pooled")
     settings = {"method": best, "seed": found.config.run["seeds"][0], "recommended": found.best, "notes": notes}
     return Advice(
         clients, pd.DataFrame(columns=["client", "collaborator", "tau", "weight"]), evidence,

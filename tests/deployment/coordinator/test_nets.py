@@ -14,6 +14,7 @@ from coterie.deployment.coordinator.run import run
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
+from coterie.methods.registry import METHODS
 from tests.cli.harness import coterie as command
 from tests.deployment.hospitals import transport
 from tests.deployment.sites import build, tables
@@ -135,18 +136,17 @@ def test_a_net_on_the_sites_own_tables_is_that_of_one_table(tmp_path, monkeypatc
     np.testing.assert_allclose(there.predict_proba(some, "bern"), here.predict_proba(some, "bern"), rtol=1e-10)
 
 
-def test_advice_on_nets_over_sites_is_that_of_the_comparison(place):
-    net, asked = coterie.Torch("made_nets:make"), {"rounds": STEPS, "seed": [0, 1, 2]}
-    found = coterie.advise(place, net, **asked)
-    table = coterie.compare(place, net, methods="auto", **asked)
+def test_advice_on_nets_over_sites_has_fedavg_for_one_model_of_all(place):
+    found = coterie.advise(place, coterie.Torch("made_nets:make"), rounds=STEPS | {"rounds": 2}, seed=[0, 1])
     assert set(found.clients.index) == {f"{site}-{i}" for site in SITES for i in range(3)}
+    table = here(["fedavg"], [0, 1], rounds=STEPS | {"rounds": 2})
     assert found.clients["loss_pooled"].mean() == pytest.approx(1.0 - table["accuracy_clients"]["fedavg"])
-    assert found.clients["gain_low"].notna().all() and found.settings["method"] in set(table.index)
+    assert found.evidence.loc["pooled", "accuracy"] == pytest.approx(table["accuracy"]["fedavg"])
+    assert found.sentences and found.settings["method"] in METHODS
 
 
 def test_a_comparison_that_was_cut_keeps_the_methods_that_were_done(place, monkeypatch):
     net, asked = coterie.Torch("made_nets:make"), {"methods": ["fedavg", "ditto"], "rounds": STEPS, "seed": [3]}
-    straight = coterie.compare(place, net, **asked)
     homes, calls = [place / "sites" / name for name in SITES], [0, 0]
 
     def lame(dies):
@@ -166,18 +166,16 @@ def test_a_comparison_that_was_cut_keeps_the_methods_that_were_done(place, monke
 
     monkeypatch.setattr(folders, "engine", lambda name: SimpleNamespace(run=carry, need_trust=lambda home: None))
     calls[1] = 10**9
-    coterie.compare(place, net, **asked, engine={"name": "whole"})
+    straight = coterie.compare(place, net, **asked)
     every = calls[0]
-    for share in (0.45, 0.7):
-        name = {"name": f"cut-{share:.2f}".replace(".", "")}
-        calls[1] = int(share * every)
-        with pytest.raises(CoterieError):
-            coterie.compare(place, net, **asked, engine=name)
-        calls[1] = 10**9
-        again = coterie.compare(place, net, **asked, engine=name)
-        assert calls[0] < (1.1 - share) * every
-        same(again, straight, list(straight.index))
-        np.testing.assert_allclose(again["bytes"], straight["bytes"], rtol=0.01)  # the run's name is longer
+    name, calls[1] = {"name": "cut"}, int(0.7 * every)
+    with pytest.raises(CoterieError):
+        coterie.compare(place, net, **asked, engine=name)
+    calls[1] = 10**9
+    again = coterie.compare(place, net, **asked, engine=name)
+    assert calls[0] < 0.4 * every
+    same(again, straight, list(straight.index))
+    np.testing.assert_allclose(again["bytes"], straight["bytes"], rtol=0.01)  # the run has another name
     finished = coterie.compare(place, net, **asked, engine=name)
     assert calls[0] == 0
     np.testing.assert_array_equal(finished["seconds"], again["seconds"])
