@@ -124,8 +124,7 @@ def compare(
     Checkpoints go into a subfolder of ``run.checkpoint``, or of ``folder``, for each run, and ``resume`` goes on from
     those that are there. ``of`` makes the problem of a seed, by default of rows in this process.
     """
-    methods: list[str] = []
-    runs: dict[str, list[Trained]] = {}
+    methods, runs = list[str](), dict[str, list[Trained]]()
     first: TrainingProblem | None = None
     groups: list[Ints | None] = []
     watching, place, seeds = callbacks(config), checkpoints(config, folder, resume), config.run["seeds"]

@@ -198,11 +198,9 @@ def function(folder: Path, program: RunConfig) -> Any:
 def _run(transport: Members, folder: Path, home: Path, program: RunConfig, config: Config, log: RunLog) -> None:
     verify(folder, program, config)
     schema = Schema.read(folder / SCHEMA) if (folder / SCHEMA).exists() else None
-    feds: list[Remote] = []
-    fresh: list[Exchanged] = []  # a run without any has its result, and the seconds that it took, from before
+    feds, fresh = list[Remote](), list[Exchanged]()  # without any that is fresh the result is there, with its seconds
     # Such a run is of no use where a site tells nothing of some clients.
     every_client = program.fits and program.program != ADVISE and bool(program.task.get("client"))
-    whole = program.program == NETS or (program.fits and program.program not in TRAINED)
 
     def opened(part: str = "", seed: int | None = None, **task: Any) -> Remote:
         """The federation of the run, or of a part of it, whose exchanges are counted on."""
@@ -222,7 +220,7 @@ def _run(transport: Members, folder: Path, home: Path, program: RunConfig, confi
             watch=watch,
             secure=secure_sum_setup.settings(config),
             need=need_rows if every_client and not part else lambda _: None,
-            whole=whole,  # exact sums, and scores that are compared, leave nobody out
+            whole=program.program not in TRAINED and (program.fits or program.program == NETS),  # nobody is left out
         )
         feds.append(fed)
         return fed
@@ -231,17 +229,15 @@ def _run(transport: Members, folder: Path, home: Path, program: RunConfig, confi
     went = (journal / "participants").exists()
     fed = opened()
     log.opened({name: len(rows) for name, rows in zip(fed.names, fed.sites, strict=True)}, fed.away)
-    if program.program == NETS:
-        with fitting(f"The journal of run '{home.name}'", "Run again under another name.") if went else nullcontext():
-            found = nets.compare(nets.configured(program.options, config.seed, folder), opened, config)
-        if fresh or not (home / RESULT).exists():
-            found.save(home / RESULT)
-        return
-    if not (program.fits or program.program in TRAINED):
+    if not (program.fits or program.program in (NETS, *TRAINED)):
         _save(home / RESULT, dict(function(folder, program)(fed, **program.options)))
         return
     with fitting(f"The journal of run '{home.name}'", "Run again under another name.") if went else nullcontext():
-        if program.fits:
+        if program.program == NETS:
+            found = nets.compare(nets.configured(program.options, config.seed, folder), opened, config)
+            if fresh or not (home / RESULT).exists():
+                found.save(home / RESULT)
+        elif program.fits:
             schema, seeded = schema_of(folder), replace(program, seed=program.seeded(config))
             if program.program == ADVISE:
                 said = advise(fed, seeded, schema, opened, bool(config.secure)).document()
@@ -249,13 +245,12 @@ def _run(transport: Members, folder: Path, home: Path, program: RunConfig, confi
                 return
 
             def save(result: FitResult) -> None:
-                if not fresh and (home / RESULT).exists():
-                    return
                 said = {"method": "auto" if program.program == COMPARE else result.method, "seed": program.seed}
                 call = table_call_sections(str(folder), program.task | program.options | said)
                 if "splits" in program.options:  # whose default is another over sites
                     call.setdefault("evidence", {})["splits"] = program.options["splits"]
-                replace(result, call=call).save(home / RESULT)
+                if fresh or not (home / RESULT).exists():
+                    replace(result, call=call).save(home / RESULT)
 
             fit(fed, seeded, schema, save, opened, secure=bool(config.secure))
         else:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils import _pytree
@@ -247,3 +248,11 @@ def forward_of(made: Callable[[], Any] | None) -> Mapping[str, inspect.Parameter
         return {} if made is None else inspect.signature(made().forward).parameters
     except (TypeError, ValueError):
         return {}
+
+
+def numbers(values: npt.ArrayLike, kind: type) -> Any:
+    """An array of this kind of numbers, or one without a shape that fits where they are something else."""
+    try:
+        return np.ascontiguousarray(values, dtype=kind)
+    except (TypeError, ValueError):
+        return np.full((1, 1), np.nan)

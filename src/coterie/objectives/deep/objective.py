@@ -21,10 +21,10 @@ from coterie.objectives.deep.architecture import Architecture, Make
 from coterie.objectives.deep.batched import FEW, Batch, BatchedClients, What, blocks
 from coterie.objectives.deep.features import Beside
 from coterie.objectives.deep.frozen_base import Base
-from coterie.objectives.deep.input_tensors import losses_of
+from coterie.objectives.deep.input_tensors import losses_of, numbers
 from coterie.objectives.deep.local_steps import Shuffles, Training, batch
 from coterie.objectives.deep.losses import Loss
-from coterie.objectives.deep.rows import Rows, Tensors, numbers, of_clients
+from coterie.objectives.deep.rows import Rows, Tensors, of_clients
 from coterie.objectives.deep.sequential import SequentialClients, explained
 from coterie.objectives.deep.side_effects import batches, find_side_effects
 from coterie.objectives.deep.two_heads import with_own_head

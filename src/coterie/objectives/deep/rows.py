@@ -85,11 +85,12 @@ class Rows:
 
 
 class Part(Rows):
-    """Some rows of others, in an order of their own."""
+    """Some rows of others, in an order of their own, which were looked at as rows of clients before."""
+
+    starts = stops = np.empty(0, dtype=np.int64)
 
     def __init__(self, whole: Rows, rows: Ints) -> None:
-        self.whole, self.rows = whole, rows
-        self.device, self.labels, self.sets = whole.device, whole.labels, whole.sets
+        self.whole, self.rows, self.device, self.labels, self.sets = whole, rows, whole.device, whole.labels, whole.sets
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -97,14 +98,6 @@ class Part(Rows):
     def gather(self, index: Ints) -> tuple[Any, Any]:
         """Inputs and targets of the rows ``index``."""
         return self.whole.gather(self.rows[index])
-
-    def client(self, row: int) -> str:
-        """Whose row it is."""
-        return self.whole.client(int(self.rows[row]))
-
-    def place(self, row: int) -> str:
-        """Where it stands among all rows of its client."""
-        return self.whole.place(int(self.rows[row]))
 
 
 class Tensors(Rows):
@@ -405,11 +398,3 @@ def _array(values: Any, what: str) -> npt.NDArray[Any]:
     kind = array.dtype.kind
     wanted = np.int64 if kind == "u" else np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
     return np.ascontiguousarray(array, dtype=wanted).reshape(array.shape)
-
-
-def numbers(values: npt.ArrayLike, kind: type) -> Any:
-    """An array of this kind of numbers, or one without a shape that fits where they are something else."""
-    try:
-        return np.ascontiguousarray(values, dtype=kind)
-    except (TypeError, ValueError):
-        return np.full((1, 1), np.nan)
