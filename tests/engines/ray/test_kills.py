@@ -210,7 +210,8 @@ def test_a_node_that_is_killed_changes_nothing(undisturbed, rows, tmp_path):
     from ray.cluster_utils import Cluster
 
     room = {"object_store_memory": 100 * 2**20, "include_dashboard": False}
-    cluster, folder, gone = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **room}), None, False
+    head = {"num_cpus": 2, "_system_config": {"max_direct_call_object_size": 0}, **room}  # all objects lie at nodes
+    cluster, folder, gone = Cluster(initialize_head=True, head_node_args=head), None, False
     try:
         node, folder = cluster.add_node(num_cpus=1, **room), home(tmp_path, rows)
         raylet = node.all_processes["raylet"][0].process.pid

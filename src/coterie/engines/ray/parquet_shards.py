@@ -24,7 +24,7 @@ from coterie.data.labels import Coded, encode, find_labels, label_ids
 from coterie.data.prepare_table import informative_tree, prepare, read_roles, sound_rows, weighing_rows
 from coterie.data.table import Table
 from coterie.data.table_files import readable, write_table
-from coterie.engines.ray.actors import ActorSlots, Parts, get
+from coterie.engines.ray.actors import ActorSlots, Parts, get, library
 from coterie.errors import CoterieError, NoRows
 from coterie.families import family_named
 from coterie.federation import Array, Ints
@@ -384,4 +384,4 @@ def load(slots: ActorSlots, asked: Asked) -> tuple[list[Any], tuple[Any, ...], A
     agreed = get(first.run.remote(agree, plan, design, triangles, *built))
     get(slots.do("settle", [agreed.common] * n))
     makes = [partial(again, s, torn, agreed.common) for s in range(n)]
-    return makes, (plan, design), agreed
+    return makes, tuple(library().put(get(one)) for one in (plan, design)), agreed  # a node may die with what it made
