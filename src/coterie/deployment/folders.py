@@ -106,52 +106,45 @@ def init(
     """
     folder, made = files.local(folder), engine(config.engine)
     data = dict(data or {})
-    for name in data:
-        config.need_site(name)
     rules = options.of(Disclosure, disclosure or {}, "--disclosure")
     members = [Member(name, data.get(name, ""), min_group, allow, disclosure=rules) for name in config.sites]
     secure_sum_setup.need(config)
     _need_same(folder, config)
-    fresh = not folder.is_dir() or not any(folder.iterdir())
-    try:
-        _written(folder, config, members, data, schema, made, at_home)
-    except BaseException:
-        if fresh:  # half of a federation would be in the way of the next
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-def _written(
-    folder: Path,
-    config: Config,
-    members: Sequence[Member],
-    data: Mapping[str, str],
-    schema: Schema | None,
-    made: Any,
-    at_home: Sequence[str],
-) -> None:
-    """Write what is not there yet; see :func:`init`."""
     for name, table in data.items():
+        config.need_site(name)
         own = folder / SITES / name
         if (own / SITE).exists() and Member.read(own).data != table:
             raise CoterieError(f"'{own / SITE}' is there and its owner's: write data = \"{table}\" there, not --data.")
     homes = [folder / COORDINATOR, *(folder / SITES / name for name in config.sites)]
-    with or_say(f"'{folder}' cannot be written"):
-        for home in (folder, folder / SITES, *homes):
-            home.mkdir(parents=True, exist_ok=True)
-            home.chmod(0o700)
-    for home in (folder, *homes):
-        config.write(home)
-        if schema is not None and home != folder:
-            schema.write(home / SCHEMA)
-    for member, home in zip(members, homes[1:], strict=True):
-        if not (home / SITE).exists():
-            member.write(home)
-    register = Register.read(homes[0])
-    if missing := [name for name in at_home if name not in register.keys]:
-        register = replace(register, keys=register.keys | dict.fromkeys(missing, ""))
-        register.write(homes[0])
-    made.init(folder, config, tuple(register.keys))
+    with _whole_or_nothing(folder):
+        with or_say(f"'{folder}' cannot be written"):
+            for home in (folder, folder / SITES, *homes):
+                home.mkdir(parents=True, exist_ok=True)
+                home.chmod(0o700)
+        for home in (folder, *homes):
+            config.write(home)
+            if schema is not None and home != folder:
+                schema.write(home / SCHEMA)
+        for member, home in zip(members, homes[1:], strict=True):
+            if not (home / SITE).exists():
+                member.write(home)
+        register = Register.read(homes[0])
+        if missing := [name for name in at_home if name not in register.keys]:
+            register = replace(register, keys=register.keys | dict.fromkeys(missing, ""))
+            register.write(homes[0])
+        made.init(folder, config, tuple(register.keys))
+
+
+@contextmanager
+def _whole_or_nothing(folder: Path) -> Iterator[None]:
+    """Nothing stays of a new folder that is not filled to the end: half of it would be in the way of the next."""
+    fresh = not folder.is_dir() or not any(folder.iterdir())
+    try:
+        yield
+    except BaseException:
+        if fresh:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _need_same(folder: Path, config: Config) -> None:
