@@ -14,11 +14,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from coterie.engines.retry_and_quorum import BelowQuorum
 from coterie.errors import CoterieError, listed
 
 LOOPBACK = "127.0.0.1"
@@ -86,10 +87,29 @@ def not_running(folder: Path) -> CoterieError:
     return CoterieError(f"No coordinator runs in {folder}: 'coterie federation start-coordinator' starts it.")
 
 
-def not_connected(away: Sequence[str], refused: str = "") -> str:
-    """That a run which needs all sites lacks some, and what the coordinator says of those it ``refused``."""
-    why = "The run needs all sites (min_clients): start them first, and stop one before that runs and does not answer."
-    return f"Not connected: {listed(away)}. {why} {refused}".rstrip()
+def gathered(
+    names: Collection[str], connected: Callable[[], Collection[str]], patience: float, whole: bool,
+    refused: Callable[[], str], refusing: Callable[[], object], pause: float,
+) -> list[str]:  # fmt: skip
+    """The sites that are connected, sorted: all, or after ``patience`` seconds, fewer while it is ``refusing``, some.
+
+    A CoterieError where none is, BelowQuorum where a run that needs the ``whole`` federation lacks some; that has what
+    the coordinator says of those it ``refused``. Between looks are ``pause`` seconds.
+    """
+    begin = time.monotonic()
+    while True:
+        here, took = {*connected()}.intersection(names), time.monotonic() - begin
+        if len(here) == len(names) or took >= patience or (took > GRACE and refusing()):
+            break
+        time.sleep(pause)
+    if not here:
+        raise CoterieError(f"No site is connected: start {listed(names)}, then run again. {refused()}".rstrip())
+    if whole and (away := [name for name in names if name not in here]):
+        raise BelowQuorum(
+            f"Not connected: {listed(away)}. The run needs all sites (min_clients): start them first, and stop one "
+            f"before that runs and does not answer. {refused()}".rstrip()
+        )
+    return sorted(here)
 
 
 def need_stopped(folder: Path, pid: int | None) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
 
 import pytest
 
-from coterie.deployment import toml_files
+from coterie.deployment import processes, toml_files
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.nvflare import operator_commands as nvflare
 from coterie.engines.retry_and_quorum import BelowQuorum
@@ -17,18 +16,17 @@ from tests.messages import names
 NAMES = ("basel", "bern", "chur")
 
 
-def gather(there, whole, monkeypatch, patience=-1.0, refused=lambda *_: ""):
-    session = SimpleNamespace(answering=lambda: set(there))
-    return nvflare._wait_for_sites(session, NAMES, float("inf"), whole, refused, patience)
+def gather(there, whole, patience=-1.0, refused=str):
+    return processes.gathered(NAMES, lambda: there, patience, whole, refused, refused, 0.01)
 
 
-def test_a_run_that_needs_all_sites_says_at_once_who_is_away(monkeypatch):
+def test_a_run_that_needs_all_sites_says_at_once_who_is_away():
     with pytest.raises(BelowQuorum, match=r"Not connected: bern, chur\. The run needs all sites"):
-        gather(["basel"], True, monkeypatch)
-    assert gather(["basel", "bern", "other"], False, monkeypatch) == ["basel", "bern"]
-    assert gather(NAMES, True, monkeypatch) == list(NAMES)
+        gather(["basel"], True)
+    assert gather(["basel", "bern", "other"], False) == ["basel", "bern"]
+    assert gather(NAMES, True) == list(NAMES)
     with pytest.raises(CoterieError, match=names("No site connected start basel bern chur")):
-        gather([], True, monkeypatch)
+        gather([], True)
 
 
 @pytest.mark.parametrize(
@@ -45,13 +43,13 @@ def test_a_run_needs_all_sites_unless_its_policy_says_else(program, policy, need
 
 
 def test_a_site_that_is_refused_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(nvflare.processes, "GRACE", 0.0)
+    monkeypatch.setattr(processes, "GRACE", 0.0)
 
-    def refused(within=None):
+    def refused():
         return "2 handshakes failed."
 
     began = time.monotonic()
     with pytest.raises(BelowQuorum, match=r"Not connected: bern, chur\. .* 2 handshakes failed"):
-        gather(["basel"], True, monkeypatch, 60.0, refused)
-    assert gather(["basel"], False, monkeypatch, 60.0, refused) == ["basel"]
+        gather(["basel"], True, 60.0, refused)
+    assert gather(["basel"], False, 60.0, refused) == ["basel"]
     assert time.monotonic() - began < 10.0

@@ -22,9 +22,8 @@ from coterie.deployment.certificates import private
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.flower.supervisor import FILES, LOG, MARK, refused
 from coterie.deployment.logs import RunLog
-from coterie.deployment.processes import GRACE, PATIENCE, end_with_parent, not_connected
+from coterie.deployment.processes import PATIENCE, end_with_parent, gathered
 from coterie.deployment.site.site_toml import Member
-from coterie.engines.retry_and_quorum import BelowQuorum
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
@@ -56,17 +55,8 @@ class FlowerTransport:
     ) -> None:  # fmt: skip
         self._grid, self._poll, self._look = grid, poll, look
         self.refused: dict[str, str] = {}
-        begin = time.monotonic()
-        while True:
-            here, took = self._nodes(), time.monotonic() - begin
-            if (here and set(sites) <= here.keys()) or took >= join or (took > GRACE and strangers()):
-                break
-            time.sleep(poll)
-        if not here:
-            raise CoterieError(f"No site came within {took:.0f} seconds: start the sites first. {strangers()}".rstrip())
-        if whole and (away := [site for site in sites if site not in here]):
-            raise BelowQuorum(not_connected(away, strangers()))
-        self.sites, self.absent = sorted(sites), frozenset(sites) - here.keys()
+        here = gathered(sites, self._nodes, join, whole, strangers, strangers, poll)
+        self.sites, self.absent = sorted(sites), frozenset(sites).difference(here)
 
     def send(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | None]:
         """All at once; replies within ``timeout`` seconds, None from a node that left or was started anew meanwhile."""

@@ -231,7 +231,9 @@ def carry_out(
     if parent(workspace := folder / provisioning.WORKSPACE) is None:
         raise processes.not_running(folder)
     end, idle, seen, why = time.monotonic() + timeout, 0, -1, ""
+    refused = partial(provisioning.refused, workspace)
     with ServerSession(provisioning.console(folder)) as session:
+        connected = partial(_ask_until_answered, session.answering, end)
         while True:
             outcome = Outcome.read(path)
             if outcome is not None and outcome.state == "running" and held(path / LOCK):
@@ -239,7 +241,8 @@ def carry_out(
             else:
                 session.abort_all(run_id)
                 names = membership.wanted(folder, run_id)  # who belongs now: a site may have left since the last job
-                there = _wait_for_sites(session, names, end, whole, partial(provisioning.refused, workspace), patience)
+                wait = min(patience, end - time.monotonic())
+                there = processes.gathered(names, connected, wait, whole, refused, partial(refused, _REFUSED), _LOOK)
                 if why:
                     RunLog(path, names).end(AGAIN, why)
                 sides = server(run_id, names), site(run_id)
@@ -257,32 +260,6 @@ def carry_out(
             why = outcome.message or "A process of its job has died."
             if idle >= _RESTARTS:
                 raise BelowQuorum(outcome.message or f"Run {run_id!r} does not get on: run it again to try again.")
-
-
-def _wait_for_sites(
-    session: ServerSession,
-    names: tuple[str, ...],
-    end: float,
-    whole: bool = False,
-    refused: Callable[..., str] = lambda *_: "",
-    patience: float = processes.PATIENCE,
-) -> list[str]:
-    """The sites that answer: all, or after ``patience`` seconds those that do; a CoterieError if too few do.
-
-    That has what the server says of those it ``refused``; where it does, the wait is shorter.
-    """
-    begin = time.monotonic()
-    last = min(end, begin + patience)
-    while True:
-        there, now = _ask_until_answered(session.answering, end), time.monotonic()
-        if there.issuperset(names) or now > last or (now > begin + processes.GRACE and refused(_REFUSED)):
-            break
-        time.sleep(_LOOK)
-    if not there.intersection(names):
-        raise CoterieError(f"No site is connected: start {listed(names)}, then run again. {refused()}".rstrip())
-    if whole and (away := [name for name in names if name not in there]):
-        raise BelowQuorum(processes.not_connected(away, refused()))
-    return sorted(there.intersection(names))
 
 
 def _follow(session: ServerSession, job: str, run: Path, end: float) -> Outcome:
