@@ -180,6 +180,13 @@ def label_text(label: Any) -> str:
     return tidy(str(label))
 
 
+def travelling(labels: Labels) -> Labels:
+    """Labels as an array that can travel: numbers stay numbers, all else is text."""
+    if labels.dtype.kind in "iufb":
+        return labels
+    return np.array([label_text(v) for v in labels], dtype=str)
+
+
 def _texts(labels: Labels) -> Labels:
     return np.array([label_text(v) for v in labels], dtype=object)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.labels import label_text
+from coterie.data.labels import travelling
 from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import read_durable, write_durable
 from coterie.engines.header_compression import CoordinatorLink
@@ -123,12 +123,12 @@ class _Below(Remote):
         """Who is below, as one site has them: sorted by cluster."""
         p, at, levels = self.participants, self.clients.clusters, []
         for level in p.levels:
-            levels.append(_plain(np.asarray(level.labels)[at]))
+            levels.append(travelling(np.asarray(level.labels)[at]))
             at = level.parent[at]
         told = p.info.values()
         info = {"notes": p.notes, "min_group": max(t.get("min_group", 0) for t in told)}
         info |= {n: v for t in told for n, v in t.items() if n not in info}
-        found = {"ids": self.clients.ids, "clusters": self.clients.clusters, "labels": _plain(np.asarray(p.labels))}
+        found = {"ids": self.clients.ids, "clusters": self.clients.clusters, "labels": travelling(np.asarray(p.labels))}
         return {**found, "weights": p.weights, "counts": p.counts, "levels": levels, "info": info}
 
     def relay(self, request: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -188,8 +188,3 @@ def _widened(value: Any, here: Ints, k: int) -> Any:
     if isinstance(value, Mapping):
         return {name: _widened(v, here, k) for name, v in value.items()}
     return [_widened(v, here, k) for v in value] if isinstance(value, list | tuple) else value
-
-
-def _plain(labels: Any) -> Any:
-    """Labels as an array that can travel."""
-    return labels if labels.dtype.kind in "iufb" else np.array([label_text(v) for v in labels], dtype=str)

@@ -176,8 +176,7 @@ def _from_factory(folder: Path, member: Member, task: Mapping[str, Any]) -> Prep
     objective, labels, *rest = made
     if len(objective) == 0:
         raise NoRows(f"{name} made no clients.")
-    from coterie.data.labels import encode, label_ids
-    from coterie.deployment.site.table import travelling
+    from coterie.data.labels import encode, label_ids, travelling
 
     labels = np.asarray(labels)
     groups = encode(np.asarray(rest[0]) if rest else np.zeros(len(objective), dtype=np.int64))

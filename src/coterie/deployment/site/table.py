@@ -16,7 +16,7 @@ from pandas.util import hash_array
 from coterie.data.clients import Clients
 from coterie.data.columns import Column, at_rows
 from coterie.data.design import Design
-from coterie.data.labels import encode, label_text, spelling_notes
+from coterie.data.labels import encode, label_text, spelling_notes, travelling
 from coterie.data.prepare_table import check_choices, prepare, uncountable
 from coterie.data.splits import TEST, RowSplits
 from coterie.data.table import Table
@@ -218,13 +218,6 @@ def _said_without_rows(folder: Path, task: Mapping[str, Any], problem: CoterieEr
         f"Its table does not fit the schema, formula or family of the run: '{PROBLEM}' in the site's folder says what "
         f"is wrong in which rows.{hint}"
     )
-
-
-def travelling(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Labels as an array that can travel: numbers stay numbers, all else is text."""
-    if labels.dtype.kind in "iufb":
-        return labels
-    return np.array([label_text(v) for v in labels], dtype=str)
 
 
 class Withheld(CoterieError):
