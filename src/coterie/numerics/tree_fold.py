@@ -159,44 +159,6 @@ def _drop_rhs(b: Floats, Y: Floats, v: Floats) -> None:
                 b[r, i] -= Y[a, r, i] * v[a, 0, i]
 
 
-@reading
-def fold(A: Floats, b: Floats, L: Floats, which: Ints, z: Ints) -> tuple[Floats, Floats, Floats, Floats]:
-    """Integrate out every node's own deviation from quadratics A (m, P), b (m, p).
-
-    Returns the quadratics in the parents, ``A - A L M^-1 L'A`` and ``b - A L M^-1 L'b``; ``b'L M^-1 L'b`` (m,), which
-    leaves the constant term; and ``log |M|`` (m,) of ``M = I + L'AL``.
-    """
-    m, p = b.shape
-    q = z.shape[0]
-    A1, b1, drop, logdet = np.empty_like(A), np.empty_like(b), np.empty(m), np.empty(m)
-    at, used = np.empty(LANES, dtype=np.int64), np.zeros((q, q), dtype=np.bool_)
-    full, rhs, F = np.empty((p, p, LANES)), np.empty((p, LANES)), np.empty((q, q, LANES))
-    M, Y, v = np.empty((q, q, LANES)), np.empty((q, p, LANES)), np.empty((q, 1, LANES))
-    logs, e = np.empty(LANES), np.empty(LANES)
-    _used(L, used)
-    for first in range(0, m, LANES):
-        new = _nodes(first, m, at)
-        _load(A, at, full)
-        _load_rows(b, at, rhs)
-        _load_factors(L, which, at, F)
-        _whiten(full, F, used, z, M, Y, logs, e)
-        _whiten_rhs(rhs, F, used, z, M, v)
-        _drop(full, Y)
-        _drop_rhs(rhs, Y, v)
-        for i in range(new):
-            c = 0
-            for r in range(p):
-                b1[first + i, r] = rhs[r, i]
-                for s in range(r + 1):
-                    A1[first + i, c] = full[r, s, i]
-                    c += 1
-            t = 0.0
-            for a in range(q):
-                t += v[a, 0, i] * v[a, 0, i]
-            drop[first + i], logdet[first + i] = t, logs[i]
-    return A1, b1, drop, logdet
-
-
 @part
 def _posterior(Y: Floats, F: Floats, z: Ints, M: Floats, C: Floats, W: Floats, Q: Floats, S: Floats, T: Floats) -> None:
     """S = L M^-1 L' + Q C Q' with Q = I - L M^-1 L'A: covariance given the parent's, C (p, p, LANES); T is scratch."""
@@ -236,7 +198,55 @@ def _posterior(Y: Floats, F: Floats, z: Ints, M: Floats, C: Floats, W: Floats, Q
                     S[r, s, i] += T[k, i] * Q[s, k, i]
 
 
-@reading
+@part
+def _follow(F: Floats, z: Ints, M: Floats, Y: Floats, v: Floats, here: Floats) -> None:
+    """v becomes ``u = M^-1 L'(b - A w)`` of R^-1 L'b, and ``here``, w (p, LANES), the nodes' ``w + L u``."""
+    q = z.shape[0]
+    for a in range(q):
+        for j in range(here.shape[0]):
+            for i in range(LANES):
+                v[a, 0, i] -= Y[a, j, i] * here[j, i]
+    for a in range(q - 1, -1, -1):
+        for k in range(a + 1, q):
+            for i in range(LANES):
+                v[a, 0, i] -= M[k, a, i] * v[k, 0, i]
+        for i in range(LANES):
+            v[a, 0, i] /= M[a, a, i]
+    for k in range(q):
+        for a in range(q):
+            for i in range(LANES):
+                here[z[k], i] += F[k, a, i] * v[a, 0, i]
+
+
+@part
+def _store(node: int, i: int, v: Floats, A: Floats, rows: Floats, packed: Floats) -> None:
+    """A lane's v (p, LANES) and A (p, p, LANES) into a node's row and packed triangle."""
+    c = 0
+    for r in range(v.shape[0]):
+        rows[node, r] = v[r, i]
+        for s in range(r + 1):
+            packed[node, c] = A[r, s, i]
+            c += 1
+
+
+@part
+def _subtract(A: Floats, x: Floats, g: Floats) -> None:
+    """g <- g - A x."""
+    for r in range(g.shape[0]):
+        for k in range(g.shape[0]):
+            for i in range(LANES):
+                g[r, i] -= A[r, k, i] * x[k, i]
+
+
+def fold(A: Floats, b: Floats, L: Floats, which: Ints, z: Ints) -> tuple[Floats, Floats, Floats, Floats]:
+    """Integrate out every node's own deviation from quadratics A (m, P), b (m, p).
+
+    Returns the quadratics in the parents, ``A - A L M^-1 L'A`` and ``b - A L M^-1 L'b``; ``b'L M^-1 L'b`` (m,), which
+    leaves the constant term; and ``log |M|`` (m,) of ``M = I + L'AL``.
+    """
+    return _swept(FOLD, A, b, b[:0], L, which, z, b[:0], A[:0], b[:0], which[:0], 1.0)[:4]
+
+
 def unfold(
     A: Floats, b: Floats, L: Floats, which: Ints, z: Ints, w: Floats, C: Floats, parent: Ints
 ) -> tuple[Floats, Floats, Floats]:
@@ -244,54 +254,9 @@ def unfold(
 
     Returns ``theta = w + L u`` (m, p), ``u = M^-1 L'(b - A w)`` (m, q), and theta's covariances (m, P), in C's units.
     """
-    m, p = b.shape
-    q = z.shape[0]
-    theta, u, S = np.empty((m, p)), np.empty((m, q)), np.empty((m, A.shape[1]))
-    at, above, used = np.empty(LANES, dtype=np.int64), np.empty(LANES, dtype=np.int64), np.zeros((q, q), dtype=np.bool_)
-    full, rhs, F = np.empty((p, p, LANES)), np.empty((p, LANES)), np.empty((q, q, LANES))
-    M, Y, v, logs = np.empty((q, q, LANES)), np.empty((q, p, LANES)), np.empty((q, 1, LANES)), np.empty(LANES)
-    Cj, here, Sj = np.empty((p, p, LANES)), np.empty((p, LANES)), np.empty((p, p, LANES))
-    W, Q, e = np.empty((q, p, LANES)), np.empty((p, p, LANES)), np.empty(LANES)
-    _used(L, used)
-    for first in range(0, m, LANES):
-        new = _nodes(first, m, at)
-        for i in range(LANES):  # arrays set to others take numba's texts about shapes along, seconds to compile
-            above[i] = parent[at[i]]
-        _load(A, at, full)
-        _load_rows(b, at, rhs)
-        _load_factors(L, which, at, F)
-        _load(C, above, Cj)
-        _load_rows(w, above, here)
-        _whiten(full, F, used, z, M, Y, logs, e)
-        _whiten_rhs(rhs, F, used, z, M, v)
-        for a in range(q):
-            for j in range(p):
-                for i in range(LANES):
-                    v[a, 0, i] -= Y[a, j, i] * here[j, i]
-        for a in range(q - 1, -1, -1):
-            for k in range(a + 1, q):
-                for i in range(LANES):
-                    v[a, 0, i] -= M[k, a, i] * v[k, 0, i]
-            for i in range(LANES):
-                v[a, 0, i] /= M[a, a, i]
-        for k in range(q):
-            for a in range(q):
-                for i in range(LANES):
-                    here[z[k], i] += F[k, a, i] * v[a, 0, i]
-        _posterior(Y, F, z, M, Cj, W, Q, Sj, rhs)
-        for i in range(new):
-            c = 0
-            for r in range(p):
-                theta[first + i, r] = here[r, i]
-                for s in range(r + 1):
-                    S[first + i, c] = Sj[r, s, i]
-                    c += 1
-            for a in range(q):
-                u[first + i, a] = v[a, 0, i]
-    return theta, u, S
+    return _swept(UNFOLD, A, b, b[:0], L, which, z, w, C, b[:0], parent, 1.0)[4:7]
 
 
-@reading
 def scores(
     A: Floats,
     b: Floats,
@@ -314,27 +279,69 @@ def scores(
     Returns ``A1 - A1 C A1`` on the personal columns, packed (m, Q), and ``g g' / sigma2 - (t g' + g t') / 2`` likewise:
     expected and observed. The derivative by D is ``expected - observed``.
     """
+    return _swept(SCORES, A, b, a, L, which, z, w, C, delta, parent, sigma2)[7:]
+
+
+FOLD, UNFOLD, SCORES = 0, 1, 2
+
+
+@reading
+def _swept(
+    what: int,
+    A: Floats,
+    b: Floats,
+    a: Floats,
+    L: Floats,
+    which: Ints,
+    z: Ints,
+    w: Floats,
+    C: Floats,
+    delta: Floats,
+    parent: Ints,
+    sigma2: float,
+) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats, Floats, Floats, Floats]:
+    """What the three give, of which one is asked for: what they share is most of what a first fit compiles."""
     m, p = b.shape
-    q = z.shape[0]
-    expected, observed = np.empty((m, q * (q + 1) // 2)), np.empty((m, q * (q + 1) // 2))
+    q, P = z.shape[0], A.shape[1]
+    up, down, scored = m * (what == FOLD), m * (what == UNFOLD), m * (what == SCORES)
+    A1, b1, drop, logdet = np.empty((up, P)), np.empty((up, p)), np.empty(up), np.empty(up)
+    theta, u, S = np.empty((down, p)), np.empty((down, q)), np.empty((down, P))
+    expected, observed = np.empty((scored, q * (q + 1) // 2)), np.empty((scored, q * (q + 1) // 2))
     at, above, used = np.empty(LANES, dtype=np.int64), np.empty(LANES, dtype=np.int64), np.zeros((q, q), dtype=np.bool_)
     full, g, t, F = np.empty((p, p, LANES)), np.empty((p, LANES)), np.zeros((p, LANES)), np.empty((q, q, LANES))
     M, Y, v, logs = np.empty((q, q, LANES)), np.empty((q, p, LANES)), np.empty((q, 1, LANES)), np.empty(LANES)
-    Cj, here, T, e = np.empty((p, p, LANES)), np.empty((p, LANES)), np.empty((p, LANES)), np.empty(LANES)
+    Cj, here, Sj = np.empty((p, p, LANES)), np.empty((p, LANES)), np.empty((p, p, LANES))
+    W, Q, e = np.empty((q, p, LANES)), np.empty((p, p, LANES)), np.empty(LANES)
     _used(L, used)
     for first in range(0, m, LANES):
         new = _nodes(first, m, at)
-        for i in range(LANES):  # arrays set to others take numba's texts about shapes along, seconds to compile
-            above[i] = parent[at[i]]
         _load(A, at, full)
-        _load_factors(L, which, at, F)
-        _load(C, above, Cj)
-        _whiten(full, F, used, z, M, Y, logs, e)
         _load_rows(b, at, g)
-        _load_rows(w, above, here)
+        _load_factors(L, which, at, F)
+        _whiten(full, F, used, z, M, Y, logs, e)
         _whiten_rhs(g, F, used, z, M, v)
+        if what != FOLD:
+            for i in range(LANES):  # arrays set to others take numba's texts about shapes along, seconds to compile
+                above[i] = parent[at[i]]
+            _load(C, above, Cj)
+            _load_rows(w, above, here)
+        if what == UNFOLD:
+            _follow(F, z, M, Y, v, here)
+            _posterior(Y, F, z, M, Cj, W, Q, Sj, g)
+            for i in range(new):
+                _store(first + i, i, here, Sj, theta, S)
+                for k in range(q):
+                    u[first + i, k] = v[k, 0, i]
+            continue
         _drop(full, Y)
         _drop_rhs(g, Y, v)
+        if what == FOLD:
+            for i in range(new):
+                _store(first + i, i, g, full, b1, A1)
+                drop[first + i], logdet[first + i] = 0.0, logs[i]
+                for k in range(q):
+                    drop[first + i] += v[k, 0, i] * v[k, 0, i]
+            continue
         _subtract(full, here, g)
         if len(a):
             _load_rows(a, at, t)
@@ -344,29 +351,20 @@ def scores(
             _subtract(full, here, t)
         c = 0
         for r in range(q):
-            T[:] = 0.0
+            here[:] = 0.0
             for k in range(p):
                 for s in range(p):
                     for i in range(LANES):
-                        T[s, i] += full[z[r], k, i] * Cj[k, s, i]
+                        here[s, i] += full[z[r], k, i] * Cj[k, s, i]
             for s in range(r + 1):
                 for i in range(LANES):
                     e[i] = full[z[r], z[s], i]
                 for k in range(p):
                     for i in range(LANES):
-                        e[i] -= T[k, i] * full[k, z[s], i]
+                        e[i] -= here[k, i] * full[k, z[s], i]
                 for i in range(new):
                     gr, gs, tr, ts = g[z[r], i], g[z[s], i], t[z[r], i], t[z[s], i]
                     expected[first + i, c] = e[i]
                     observed[first + i, c] = gr * gs / sigma2 - 0.5 * (tr * gs + gr * ts)
                 c += 1
-    return expected, observed
-
-
-@part
-def _subtract(A: Floats, x: Floats, g: Floats) -> None:
-    """g <- g - A x."""
-    for r in range(g.shape[0]):
-        for k in range(g.shape[0]):
-            for i in range(LANES):
-                g[r, i] -= A[r, k, i] * x[k, i]
+    return A1, b1, drop, logdet, theta, u, S, expected, observed

@@ -23,20 +23,22 @@ _GAUSSIAN, _STUDENT_T = GAUSSIAN.code, STUDENT_T.code
 
 
 @kernel
-def _moments(data: Data) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    _, X, y, offset, weights, starts, stops = data
+def _moments(data: Data) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
+    family, X, y, offset, weights, starts, stops = data
     m, p = starts.shape[0], X.shape[1]
-    rows, w, v, s, ss = np.zeros(m), np.zeros(m), np.zeros(m), np.zeros((m, p)), np.zeros((m, p))
+    rows, w, v, constants = np.zeros(m), np.zeros(m), np.zeros(m), np.zeros(m)
+    s, ss = np.zeros((m, p)), np.zeros((m, p))
     for i in range(m):
         for r in range(starts[i], stops[i]):
             rows[i] += weights[r] > 0.0
             w[i] += weights[r]
             v[i] += weights[r] * (y[r] - offset[r])
+            constants[i] += _constant(family, y[r], weights[r])
             for j in range(p):
                 t = weights[r] * X[r, j]
                 s[i, j] += t
                 ss[i, j] += t * X[r, j]
-    return rows, w, v, s, ss
+    return rows, w, v, constants, s, ss
 
 
 @reading
@@ -295,16 +297,6 @@ def _losses(data: Data, theta: Floats) -> tuple[Floats, Floats]:
     return out, rows
 
 
-@kernel
-def _constants(data: Data) -> Floats:
-    family, _, y, _, weights, starts, stops = data
-    out = np.zeros(starts.shape[0])
-    for i in range(out.shape[0]):
-        for r in range(starts[i], stops[i]):
-            out[i] += _constant(family, y[r], weights[r])
-    return out
-
-
 class Made(dict[str, Any]):
     """What was made of rows once, shared by all views of them; it does not travel with them."""
 
@@ -343,8 +335,11 @@ class GLM(WeightedRows):
         return self.family.kind, self.X, self.y, self.offset, self.weights, self.starts, self.stops
 
     def moments(self) -> dict[str, Floats]:
-        """Per client rows of weight w > 0 (m,), sums of w (m,), w (y - offset) (m,), w x and w x^2 (m, p)."""
-        return dict(zip(("rows", "w", "y", "x", "xx"), _moments(self.compiled), strict=True))
+        """Per client rows of weight w > 0 (m,), sums of w (m,), w (y - offset) (m,), w x and w x^2 (m, p).
+
+        And the "constant" (m,) that ``value`` leaves out of the negative log-likelihood: terms in y alone.
+        """
+        return dict(zip(("rows", "w", "y", "constant", "x", "xx"), _moments(self.compiled), strict=True))
 
     def gram(self, unit: Floats, shift: float = 0.0) -> tuple[Floats, Floats, Floats]:
         """Per client packed X'WX (m, P), X'Wv (m, p) and v'Wv (m,) for ``v = y - offset - shift``."""
@@ -394,7 +389,3 @@ class GLM(WeightedRows):
     def row_losses(self, theta: npt.ArrayLike) -> Floats:
         """The loss of every row (sum of counts,), without weights, client after client."""
         return _losses(self.compiled, self._each(theta))[1]
-
-    def constants(self) -> Floats:
-        """What ``value`` leaves out of each client's negative log-likelihood: terms in y alone, (m,)."""
-        return _constants(self.compiled)

@@ -30,8 +30,7 @@ MANY_ROWS = 10  # of a client for each of its coefficients, from which an approx
 @work
 def describe(site: Site) -> Reply:
     """Sums that give columns their units and y its origin."""
-    o = site.objective
-    return {**o.moments(), "constant": o.constants()}
+    return dict(site.objective.moments())
 
 
 @nonnegative("square")
