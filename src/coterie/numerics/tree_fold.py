@@ -238,13 +238,50 @@ def _subtract(A: Floats, x: Floats, g: Floats) -> None:
                 g[r, i] -= A[r, k, i] * x[k, i]
 
 
+@part
+def _score(
+    first: int,
+    new: int,
+    full: Floats,
+    C: Floats,
+    g: Floats,
+    t: Floats,
+    z: Ints,
+    sigma2: float,
+    T: Floats,
+    e: Floats,
+    expected: Floats,
+    observed: Floats,
+) -> None:
+    """Scores of a group, from A1, C (p, p, LANES), g and t (p, LANES); T and e are scratch."""
+    p = full.shape[0]
+    c = 0
+    for r in range(z.shape[0]):
+        T[:] = 0.0
+        for k in range(p):
+            for s in range(p):
+                for i in range(LANES):
+                    T[s, i] += full[z[r], k, i] * C[k, s, i]
+        for s in range(r + 1):
+            for i in range(LANES):
+                e[i] = full[z[r], z[s], i]
+            for k in range(p):
+                for i in range(LANES):
+                    e[i] -= T[k, i] * full[k, z[s], i]
+            for i in range(new):
+                gr, gs, tr, ts = g[z[r], i], g[z[s], i], t[z[r], i], t[z[s], i]
+                expected[first + i, c] = e[i]
+                observed[first + i, c] = gr * gs / sigma2 - 0.5 * (tr * gs + gr * ts)
+            c += 1
+
+
 def fold(A: Floats, b: Floats, L: Floats, which: Ints, z: Ints) -> tuple[Floats, Floats, Floats, Floats]:
     """Integrate out every node's own deviation from quadratics A (m, P), b (m, p).
 
     Returns the quadratics in the parents, ``A - A L M^-1 L'A`` and ``b - A L M^-1 L'b``; ``b'L M^-1 L'b`` (m,), which
     leaves the constant term; and ``log |M|`` (m,) of ``M = I + L'AL``.
     """
-    return _swept(FOLD, A, b, b[:0], L, which, z, b[:0], A[:0], b[:0], which[:0], 1.0)[:4]
+    return _swept(FOLD, A, b, b[:0], L, which, z, (b[:0], A[:0], b[:0], which[:0]), 1.0)[:4]
 
 
 def unfold(
@@ -254,7 +291,7 @@ def unfold(
 
     Returns ``theta = w + L u`` (m, p), ``u = M^-1 L'(b - A w)`` (m, q), and theta's covariances (m, P), in C's units.
     """
-    return _swept(UNFOLD, A, b, b[:0], L, which, z, w, C, b[:0], parent, 1.0)[4:7]
+    return _swept(UNFOLD, A, b, b[:0], L, which, z, (w, C, b[:0], parent), 1.0)[4:7]
 
 
 def scores(
@@ -279,28 +316,19 @@ def scores(
     Returns ``A1 - A1 C A1`` on the personal columns, packed (m, Q), and ``g g' / sigma2 - (t g' + g t') / 2`` likewise:
     expected and observed. The derivative by D is ``expected - observed``.
     """
-    return _swept(SCORES, A, b, a, L, which, z, w, C, delta, parent, sigma2)[7:]
+    return _swept(SCORES, A, b, a, L, which, z, (w, C, delta, parent), sigma2)[7:]
 
 
 FOLD, UNFOLD, SCORES = 0, 1, 2
+Parents = tuple[Floats, Floats, Floats, Ints]  # w, C, delta, and which is a node's own
 
 
 @reading
 def _swept(
-    what: int,
-    A: Floats,
-    b: Floats,
-    a: Floats,
-    L: Floats,
-    which: Ints,
-    z: Ints,
-    w: Floats,
-    C: Floats,
-    delta: Floats,
-    parent: Ints,
-    sigma2: float,
+    what: int, A: Floats, b: Floats, a: Floats, L: Floats, which: Ints, z: Ints, parents: Parents, sigma2: float
 ) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats, Floats, Floats, Floats]:
     """What the three give, of which one is asked for: what they share is most of what a first fit compiles."""
+    w, C, delta, parent = parents
     m, p = b.shape
     q, P = z.shape[0], A.shape[1]
     up, down, scored = m * (what == FOLD), m * (what == UNFOLD), m * (what == SCORES)
@@ -349,22 +377,5 @@ def _swept(
             _whiten_rhs(t, F, used, z, M, v)
             _drop_rhs(t, Y, v)
             _subtract(full, here, t)
-        c = 0
-        for r in range(q):
-            here[:] = 0.0
-            for k in range(p):
-                for s in range(p):
-                    for i in range(LANES):
-                        here[s, i] += full[z[r], k, i] * Cj[k, s, i]
-            for s in range(r + 1):
-                for i in range(LANES):
-                    e[i] = full[z[r], z[s], i]
-                for k in range(p):
-                    for i in range(LANES):
-                        e[i] -= here[k, i] * full[k, z[s], i]
-                for i in range(new):
-                    gr, gs, tr, ts = g[z[r], i], g[z[s], i], t[z[r], i], t[z[s], i]
-                    expected[first + i, c] = e[i]
-                    observed[first + i, c] = gr * gs / sigma2 - 0.5 * (tr * gs + gr * ts)
-                c += 1
+        _score(first, new, full, Cj, g, t, z, sigma2, here, e, expected, observed)
     return A1, b1, drop, logdet, theta, u, S, expected, observed
