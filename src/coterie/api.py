@@ -92,8 +92,9 @@ def fit(  # type: ignore[misc]
         (X, y) or (X, y, client[, group]), a dict of them, a mapping from clients to their (X, y) or Dataset, a table,
         whose columns ``Torch(net, target="y", inputs=["x"])`` names, a .npz file, or data by name, such as "digits". A
         configuration (a .toml file, or what :meth:`FitResult.config` of a result
-        gave) says all of it, and stands alone. With a formula also the folder of a federation, whose sites run: their
-        rows stay where they are, and without ``client`` every site is one.
+        gave) says all of it, and stands alone. Also the folder of a federation, whose sites run: their rows stay where
+        they are, and without ``client`` every site is one. A net there is ``Torch(net, target="y")`` on the sites'
+        tables, or ``Torch("module:function")`` of what makes a site's objective, and its owner allows.
     model : str or Torch
         ``outcome ~ columns``, as in R; or a net with its loss.
     client : str or array

@@ -219,7 +219,7 @@ def fit_rows(context: typer.Context, kind: str, methods: list[str] | None) -> Fi
         from coterie.api import check_call
 
         check_call(methods=methods, **options)
-    if "ray" in str(options["engine"]):
+    if "ray" in str(options.get("engine")):
         from coterie.deployment.calls_over_actors import reads
 
         if reads(context.params["table"], options["engine"], options["splits"], methods):
