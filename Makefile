@@ -11,7 +11,7 @@ COMPILED_dev := cryptography.x509, flwr.app, formulaic, hypothesis, matplotlib.p
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo federation-demo hospitals test soak lint format bench papers docs dist clean
+.PHONY: help demo federation-demo hospitals test soak lint format bench bench-peers bench-compare papers docs dist clean
 
 help:
 	@echo "make demo    install, fit 160 schools, say where the model and the report lie"
@@ -21,6 +21,8 @@ help:
 	@echo "make lint    check style and types"
 	@echo "make format  rewrite the code in the project's style"
 	@echo "make bench   compare speed and accuracy with lme4 and GPBoost"
+	@echo "make bench-peers  compare with other libraries, as far as they are installed, and write docs/peers.md"
+	@echo "make bench-compare BASE=main  compare processor times with those of another commit; never fails on them"
 	@echo "make papers  make the papers' tables and figures again, into build/papers; one: make papers NAME=001/table1"
 	@echo "make docs    build the documentation into build/docs"
 	@echo "make dist    build the source and the wheel, and fit a table with nothing but the wheel"
@@ -56,6 +58,12 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
+
+bench-peers: $(VENV)/.bench
+	$(BIN)/python -m benchmarks.peers $(PEERS)
+
+bench-compare: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.against_base $(or $(BASE),main)
 
 papers: $(VENV)/.papers
 	$(BIN)/python -m papers $(or $(NAME),--all)
