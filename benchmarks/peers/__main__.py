@@ -87,15 +87,20 @@ def compared(problem: Problem, peer: str, worker: Worker, answers: list[tuple[An
     return {
         "peer": peer,
         "release": worker.release,
-        "ours": medians[0],
-        "theirs": medians[1],
-        "ratio": medians[1] / medians[0],
-        "range": [ratios[0], ratios[-1]],
+        "ours": digits(medians[0]),
+        "theirs": digits(medians[1]),
+        "ratio": digits(medians[1] / medians[0]),
+        "range": [digits(ratios[0]), digits(ratios[-1])],
         "pairs": len(answers),
         "objective": [ours["objective"], theirs["objective"]],
-        "apart": apart,
+        "apart": None if apart is None else digits(apart, 2),
         "agrees": agrees,
     }
+
+
+def digits(value: float, most: int = 4) -> float:
+    """A number to so many digits."""
+    return float(f"{value:.{most}g}")
 
 
 def beside(name: str, given: argparse.Namespace, root: Path, log: Any) -> dict[str, Any]:

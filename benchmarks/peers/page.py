@@ -143,6 +143,7 @@ def draw(results: dict[str, Any]) -> Any:
     axes.set_yticks(range(len(lines)), [f"{name}: {NAMES[row['peer']]}" for name, row in reversed(lines)])
     axes.axvline(1.0, color=GREY, linewidth=1.0)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("processor time of the peer over that of coterie (hollow: another answer)")
     return figure
@@ -183,9 +184,9 @@ faster](peers.svg)
 ## Problems
 
 {problems}
-GPBoost stops where its own criterion is met, at a lower likelihood; lme4 ends the logistic fit early too
+With its defaults GPBoost ends at a lower likelihood; lme4 ends the logistic fit early
 (`tests/reference/test_lme4.py` says how). PFLlib drops a client's last rows that fill no batch. Flower and NVFlare
-start a process for each client or worker and send models between them; most of their time is that, not steps.
+start processes and send models between them: the plain loop shows what the steps themselves take.
 
 ## What each has
 
