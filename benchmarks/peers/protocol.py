@@ -130,7 +130,8 @@ def wait_for_processes(most: float = 60.0) -> None:
 
 def main(peer: str, folder: str) -> None:
     """Say the release, then answer each line with a fit."""
-    answers, sys.stdout = sys.stdout, sys.stderr
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what peers print, and the processes that they start
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: whom daemons leave behind is counted here
     module, problem = import_module(f"benchmarks.peers.{peer}"), Problem.load(Path(folder))
