@@ -98,6 +98,12 @@ def compared(problem: Problem, peer: str, worker: Worker, answers: list[tuple[An
     }
 
 
+def commit() -> str:
+    """That of this tree, in short."""
+    said = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return said.stdout.strip() or "unknown"
+
+
 def digits(value: float, most: int = 4) -> float:
     """A number to so many digits."""
     return float(f"{value:.{most}g}")
@@ -149,6 +155,7 @@ def main() -> None:
                 "date": datetime.date.today().isoformat(),
                 "machine": f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}",
                 "coterie": import_module("coterie").__version__,
+                "commit": commit(),
             }
             RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     write()
