@@ -222,7 +222,7 @@ def fit_rows(context: typer.Context, kind: str, methods: list[str] | None) -> Fi
     if "ray" in str(options.get("engine")):
         from coterie.deployment.calls_over_actors import reads
 
-        if reads(context.params["table"], options["engine"], options["splits"], methods):
+        if reads(context.params["table"], options["engine"], options.get("splits"), methods):
             return _fitted(context.params["table"], options.pop("formula"), methods=methods, **options)
     with reading(context.params, "Comparing the methods ...") as df:
         return _fitted(df, options.pop("formula"), methods=methods, **options)
