@@ -160,6 +160,10 @@ def test_a_fit_of_a_folder_is_read_by_actors(table, tmp_path, monkeypatch, formu
         {str(label): row for label, row in zip(r.model.labels, r.model.client, strict=True)} for r in (here, there)
     )
     assert mine.keys() == others.keys() and there.method == here.method
+    counted = [note for note in there.notes if "rows were left out" in note]
+    assert [note[:23] for note in counted] == [f"In the rows of site {s}: " for s in (0, 1)][
+        : 2 * ("weights" in options)
+    ]
     for label, row in mine.items():
         np.testing.assert_allclose(others[label], row, rtol=1e-5, atol=1e-6)
     new = table.head(50)

@@ -25,7 +25,7 @@ from coterie.data.prepare_table import informative_tree, prepare, read_roles, so
 from coterie.data.table import Table
 from coterie.data.table_files import readable, write_table
 from coterie.engines.ray.actors import ActorSlots, Parts, get, library
-from coterie.errors import CoterieError, NoRows
+from coterie.errors import CoterieError, NoRows, listed
 from coterie.families import family_named
 from coterie.federation import Array, Ints
 from coterie.methods.problem_and_estimates import GroupedProblem
@@ -341,7 +341,12 @@ def agree(plan: Plan, design: Design, triangles: Sequence[Array], *built: Built 
     intercept = design.terms.index(INTERCEPT) if INTERCEPT in design.terms else None
     above, family = ClusterTree(tuple(level.parent for level in tree.levels)), family_named(asked.family)
     problem = GroupedProblem(above, family, personal, intercept, facts.most <= 1)
-    said = dict.fromkeys([*(note for b in parts for note in b.notes), *notes])
+    told: dict[str, list[str]] = {}
+    for site, b in enumerate(built):
+        for note in () if b is None else b.notes:
+            told.setdefault(note, []).append(f"site {site}")
+    here = [n if len(sites) == len(parts) else f"In the rows of {listed(sites)}: {n}" for n, sites in told.items()]
+    said = dict.fromkeys([*here, *notes])
     levels = tuple((level.name, level.labels) for level in tree.levels)
     finest = (asked.levels.index(levels[0][0]), levels[0][1]) if levels else (0, np.empty(0, np.int64))
     return Agreed(problem, design.terms, levels, tuple(said), (*finest, facts.weight / facts.rows))
