@@ -301,5 +301,8 @@ def _digests(config: Config, method: str) -> dict[str, Digest]:
     """:func:`~coterie.methods.code_digest.digest` of the code of a user's own that a configuration names."""
     paths = {config.model[key] or "": what for key, what in _CODE.items()}
     theirs = {path: what for path, what in paths.items() if own(path)}
-    found = {path: digest(config.load(path, what), what != _CODE["path"]) for path, what in theirs.items()}
+    found: dict[str, Digest] = {}
+    for path, what in theirs.items():
+        with suppress(CoterieError):  # code that only the sites of a federation have, which has no digest here
+            found[path] = digest(config.load(path, what), what != _CODE["path"])
     return found | ({method: digest(config.trainer(method).method_class)} if ":" in method else {})
