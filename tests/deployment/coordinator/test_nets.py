@@ -19,6 +19,7 @@ from tests.cli.harness import coterie as command
 from tests.deployment.hospitals import transport
 from tests.deployment.sites import build, tables
 from tests.deployment.sites import transport as sites
+from tests.messages import names
 
 SITES = ("east", "north", "west")
 MODULE = """
@@ -190,3 +191,25 @@ def test_models_that_answer_by_more_than_a_net_are_read_at_their_sites(place):
         e for e in logs.read(place / "coordinator" / "runs" / "nets-1" / logs.LOG) if "remember" in str(e.get("work"))
     ]
     assert asked == []  # rows that a client remembers do not leave its site
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"rounds": {"eta": [0.1, 0.3]}}, "eta must be one value where all rows are together"),
+        ({"rounds": {"patience": 3}}, "all rounds leave patience"),
+        ({"client": "ward"}, "column rows in one place leave it out over sites"),
+    ],
+)
+def test_what_sites_cannot_do_is_said_before_they_are_asked(place, more, what):
+    with pytest.raises(CoterieError, match=names(what)):
+        coterie.compare(place, coterie.Torch("made_nets:make"), methods=["ditto"], **more)
+    assert not list((place / "coordinator" / "runs").glob("*"))
+
+
+@pytest.mark.parametrize("kept", [{"secure": {"min_sites": 3}}, {"privacy": {"clip": 1.0, "noise": 1.0}}])
+def test_what_hides_single_clients_is_not_compared(place, kept):
+    for home in (place / "coordinator", *(place / "sites").iterdir()):
+        Config(**{**Config.read(home).__dict__, **kept}).write(home)
+    with pytest.raises(CoterieError, match=rf"Held-out scores .* leave .*{next(iter(kept))}.* out"):
+        coterie.compare(place, coterie.Torch("made_nets:make"), methods=["ditto"])

@@ -212,10 +212,11 @@ def need_possible(config: Config, federation: Federation) -> None:
     """A CoterieError for what a configuration says, and the sites of a federation cannot do."""
     if wrong := [key for key in tables(config).get("data", {}) if key not in _KEPT[config.model["target"] is not None]]:
         raise CoterieError(f"{listed(wrong)} of [data] is of rows in one place: leave it out over sites.")
-    if federation.privacy:
+    if federation.privacy or federation.secure:
+        what = "have no noise" if federation.privacy else "and models are told client by client, which secure sums hide"
         raise CoterieError(
-            "Held-out scores have no noise, so they cannot be compared under [privacy]: leave it out of "
-            "federation.toml, or train one method (coterie fit --method NAME)."
+            f"Held-out scores {what}: leave [{'privacy' if federation.privacy else 'secure'}] out of federation.toml, "
+            "or train one method (coterie fit --method NAME)."
         )
     if judged(config.run):
         raise CoterieError("Over sites all rounds are done, and the last models kept: leave patience and keep out.")
@@ -235,7 +236,7 @@ def need_possible(config: Config, federation: Federation) -> None:
             )
 
 
-def compare(config: Config, opened: Callable[..., Remote], federation: Federation) -> TrainingResult:
+def compare(config: Config, opened: Callable[..., Remote]) -> TrainingResult:
     """Train and compare what a configuration says on every seed.
 
     ``opened(part, seed=..., hold=split)`` opens a part of the run whose sites set the rows of a split aside.
@@ -246,7 +247,7 @@ def compare(config: Config, opened: Callable[..., Remote], federation: Federatio
         hold: dict[str, Any] = {"seed": seed, "repeat": 0, "fraction": fraction}
         hold |= {"by": by} if (by := {name: config.data[name] for name in BY if config.data[name]}) else {}
         fed = opened(f"seed{seed}", seed=seed, **({"hold": hold} if fraction else {}))
-        if fraction and (federation.secure or not disclosable(fed)[1]):
+        if fraction and not disclosable(fed)[1]:
             raise CoterieError(
                 "Sites do not speak of so few held-out rows: of some client there are fewer than its min_group."
             )
