@@ -109,7 +109,7 @@ def measure(title: str, p: float | None, seeds: range, t: Ints, settings: Settin
     ties = ClusterTies.of(fed.clients.clusters, fed.clients.k, 1.0, 1.0, None)
     solve_exactly(fed, problem, ties)
     chosen, mu, at = (
-        choose(ties, ties.most(client_constants(fed).L), p, p),
+        choose(ties, ties.most(client_constants(fed).L), p0=p, p=p),
         mu_F(fed, ties),
         gradients_at_optimum(fed, ties, OPTIMUM),
     )

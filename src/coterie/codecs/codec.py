@@ -71,7 +71,7 @@ class Codec(Checked, ABC):
         bodies = self._pack(np.ascontiguousarray(_permuted(rows, order)), draws)
         with np.errstate(over="ignore", invalid="ignore"):
             claimed = _unpermuted(self._unpack(bodies, d), order)
-        _refuse(~np.isfinite(claimed).all(axis=1), f"has numbers too large for codec {self.name!r}: scale it down")
+        refuse(~np.isfinite(claimed).all(axis=1), f"has numbers too large for codec {self.name!r}: scale it down")
         short, flags = compress(bodies) if self.zstandard else (bodies, np.zeros(m, dtype=np.uint8))
         heads = np.uint8(self.identity << 3 | self.version << 1) | flags
         return Encoded(frame(short, heads, salts), claimed)
@@ -87,11 +87,11 @@ class Codec(Checked, ABC):
         order, salts = self._order_and_salts(len(payload), d, order)
         bodies, heads, sound = unframe(payload, salts)
         ours = sound & (heads >> 1 == (self.identity << 2 | self.version))
-        _refuse(~ours, f"cannot be read as codec {self.name!r}: its bytes were damaged, or written by another codec")
+        refuse(~ours, f"cannot be read as codec {self.name!r}: its bytes were damaged, or written by another codec")
         full = decompress(bodies, (heads & 1).astype(np.bool_), LONGEST * (d + 1))
         with np.errstate(over="ignore", invalid="ignore"):
             rows = self._unpack(full, d)
-        _refuse(~np.isfinite(rows).all(axis=1), f"holds NaN or infinite numbers, which codec {self.name!r} never sends")
+        refuse(~np.isfinite(rows).all(axis=1), f"holds NaN or infinite numbers, which codec {self.name!r} never sends")
         return _unpermuted(rows, order)
 
     def _order_and_salts(self, m: int, d: int, order: npt.ArrayLike | None) -> tuple[Ints | None, Words]:
@@ -112,7 +112,7 @@ def finite_rows(rows: npt.ArrayLike) -> Floats:
     out = float_array("Rows that a codec encodes", rows)
     if out.ndim != 2 or out.shape[1] == 0:
         raise CoterieError(f"A codec encodes rows of at least one number, shape (m, d), not {out.shape}.")
-    _refuse(~np.isfinite(out).all(axis=1), "has NaN or infinite numbers, which no codec sends: leave the client out")
+    refuse(~np.isfinite(out).all(axis=1), "has NaN or infinite numbers, which no codec sends: leave the client out")
     return out
 
 
@@ -129,9 +129,15 @@ def _unpermuted(rows: Floats, order: Ints | None) -> Floats:
     return out
 
 
-def _refuse(bad: npt.ArrayLike, what: str) -> None:
+def refuse(bad: npt.ArrayLike, what: str) -> None:
+    """A CoterieError for the first of rows (m,) that are bad."""
     if np.any(bad):
         raise CoterieError(f"Row {int(np.argmax(bad))} {what}.")
+
+
+def refuse_foreign(bad: npt.ArrayLike, name: str) -> None:
+    """The same for bodies that are none of codec ``name``'s, although their checksums held."""
+    refuse(bad, f"is not a message of codec {name!r}: both ends need the same codec and parameters")
 
 
 Bytes = npt.NDArray[np.uint8]
@@ -280,11 +286,6 @@ def decompress(bodies: Ragged, flags: npt.NDArray[np.bool_], longest: int) -> Ra
     return Ragged.of(rows)
 
 
-def unreadable(name: str, row: int) -> CoterieError:
-    """The error for a body that is none of codec ``name``'s, although its checksum held."""
-    return CoterieError(f"Row {row} is not a message of codec {name!r}: both ends need the same codec and parameters.")
-
-
 def write_table(table: Bytes) -> Ragged:
     """Bytes of equal length, the rows of ``table`` (m, n)."""
     return Ragged(table.reshape(-1), np.arange(len(table) + 1) * table.shape[1])
@@ -292,9 +293,7 @@ def write_table(table: Bytes) -> Ragged:
 
 def read_table(bodies: Ragged, length: int, name: str) -> Bytes:
     """The inverse of :func:`write_table`; a CoterieError where a body of codec ``name`` has not ``length`` bytes."""
-    wrong = np.diff(bodies.offsets) != length
-    if wrong.any():
-        raise unreadable(name, int(np.argmax(wrong)))
+    refuse_foreign(np.diff(bodies.offsets) != length, name)
     return np.ascontiguousarray(bodies.values).reshape(len(bodies), length)
 
 
@@ -314,8 +313,7 @@ def with_head(head: Bytes, rest: Ragged) -> Ragged:
 def split_head(bodies: Ragged, n: int, name: str) -> tuple[Bytes, Ragged]:
     """The inverse of :func:`with_head`; a CoterieError where a body of codec ``name`` has less than ``n`` bytes."""
     lengths = np.diff(bodies.offsets) - n
-    if (lengths < 0).any():
-        raise unreadable(name, int(np.argmax(lengths < 0)))
+    refuse_foreign(lengths < 0, name)
     mine = bodies.offsets[:-1, None] + np.arange(n)
     free = np.ones(len(bodies.values), dtype=bool)
     free[mine] = False

@@ -125,7 +125,7 @@ class Compression(Checked):
         return sent.payload, sent.memory
 
     def decode(self, payload: Any, state: State, to: Ints, models: Floats) -> tuple[Floats, State]:
-        """What the clients ``to`` sent (m, d) by :func:`send`, whose models were ``models``, and the new state."""
+        """What the clients ``to`` sent (m, d) by :meth:`send`, whose models were ``models``, and the new state."""
         if self.up == "none":
             return payload, state
         order = None
@@ -139,50 +139,39 @@ class Compression(Checked):
             state = state | {"said": with_rows(state["said"], to, said), "at": with_rows(state["at"], to, models)}
         return values, state
 
+    def send(self, site: Site, value: Floats, step: int, models: Any = None, good: Any = True) -> Ragged:
+        """Compress what clients send (m, d), ordered by their ``models``; those not ``good`` remember nothing of it."""
+        memory, order = value, None
+        if self.order != "natural":
+            zero = np.zeros(value.shape)
+            said, at = site.state.get("said", zero), site.state.get("at", zero)
+            order = coordinate_order(self.order, said, models - at)
+        if self.feedback != "none":
+            memory = site.state.get("memory", np.zeros(value.shape, dtype=value.dtype))
+        keys, good = keyed_random.starts(site.seed, "codec", site.ids), np.asarray(good)[..., None]
+        sent = with_feedback(self.feedback, np.where(good, memory, 0.0), value, by_name(self.up), keys, step, order)
+        if self.feedback != "none":
+            site.state["memory"] = np.where(good, sent.memory, memory).astype(value.dtype)
+        if order is not None:
+            site.state["said"] = blend(said, sent.estimate, self.feedback)
+            if self.order == "last-update":
+                site.state["at"] = models
+        return sent.payload
+
+    def receive(self, site: Site, payload: Any, d: int) -> Floats:
+        """The models (m, d) of clients, which hold them as the references of the next message."""
+        if self.down == "none":
+            return np.asarray(payload)
+        held = site.state.get("held", np.zeros((len(site), d))) + by_name(self.down).decode(payload, d)
+        site.state["held"] = held
+        return np.asarray(held)
+
 
 def with_rows(array: Any, at: Ints, value: Any) -> Any:
     """A copy of ``array`` with ``value`` in the rows ``at``."""
     out = array.copy()
     out[at] = value
     return out
-
-
-def send(
-    site: Site,
-    value: Floats,
-    codec: str,
-    feedback: str,
-    step: int,
-    good: Any = True,
-    by: str = "natural",
-    models: Floats | None = None,
-) -> Sent:
-    """Compress what clients send (m, d), in an order ``by`` their models; those not ``good`` remember nothing of it."""
-    memory, order = value, None
-    if by != "natural" and models is not None:
-        zero = np.zeros(value.shape)
-        said, at = site.state.get("said", zero), site.state.get("at", zero)
-        order = coordinate_order(by, said, models - at)
-    if feedback != "none":
-        memory = site.state.get("memory", np.zeros(value.shape, dtype=value.dtype))
-    keys, good = keyed_random.starts(site.seed, "codec", site.ids), np.asarray(good)[..., None]
-    sent = with_feedback(feedback, np.where(good, memory, 0.0), value, by_name(codec), keys, step, order)
-    if feedback != "none":
-        site.state["memory"] = np.where(good, sent.memory, memory).astype(value.dtype)
-    if order is not None:
-        site.state["said"] = blend(said, sent.estimate, feedback)
-        if by == "last-update" and models is not None:
-            site.state["at"] = models
-    return sent
-
-
-def receive(site: Site, payload: Any, codec: str, d: int) -> Floats:
-    """The models (m, d) of clients, which hold them as the references of the next message."""
-    if codec == "none":
-        return np.asarray(payload)
-    held = site.state.get("held", np.zeros((len(site), d))) + by_name(codec).decode(payload, d)
-    site.state["held"] = held
-    return np.asarray(held)
 
 
 def receive_models(site: Site, w: Any, codec: str) -> Floats:
@@ -216,7 +205,7 @@ def send_change(site: Site, models: Floats, good: Bools, name: str, step: int) -
     keys = keyed_random.starts(site.seed, "codec", site.ids)
     good = good & _representable(codec, np.where(good[:, None], memory + change, 0.0), keys, step)
     change = np.where(good[:, None], change, 0.0)
-    return send(site, change, name, "none" if codec.unbiased else "ef", step, good=good).payload, good
+    return Compression(name, feedback="none" if codec.unbiased else "ef").send(site, change, step, good=good), good
 
 
 def _representable(codec: Codec, rows: Floats, keys: Any, step: int) -> Bools:

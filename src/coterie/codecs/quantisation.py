@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.codecs.codec import Bytes, Codec, read_table, split_head, unreadable, with_head, write_table
+from coterie.codecs.codec import Bytes, Codec, read_table, refuse_foreign, split_head, with_head, write_table
 from coterie.codecs.range_coder import ANY, UNIFORM, decode_labels, encode_labels
 from coterie.errors import CoterieError
 from coterie.federation import Ragged
@@ -150,8 +150,7 @@ class QSGD(Codec):
     def _unpack(self, bodies: Ragged, d: int) -> Floats:
         scale, codes = split_head(bodies, 2, self.name)
         labels = decode_labels(codes, d, self._alphabet()[0])
-        if labels.size and labels.max() > 2 * self.levels:
-            raise unreadable(self.name, int(np.argmax(labels.max(axis=1) > 2 * self.levels)))
+        refuse_foreign(labels.max(axis=1) > 2 * self.levels, self.name)
         return from_bfloat16(scale) * ((labels.astype(np.float64) - self.levels) / self.levels)
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from coterie.codecs.codec import Codec, read_table, split_head, unreadable, with_head, write_table
+from coterie.codecs.codec import Codec, read_table, refuse_foreign, split_head, with_head, write_table
 from coterie.codecs.quantisation import from_float16, to_float16
 from coterie.codecs.range_coder import decode_labels, encode_labels
 from coterie.errors import CoterieError
@@ -67,9 +67,7 @@ class TopK(Codec):
         k = self.size(d)
         head, codes = split_head(bodies, 2 + 2 * k if self.bits == 16 else 4 * k, self.name)
         chosen = decode_labels(codes, d, 2).astype(bool)
-        wrong = chosen.sum(axis=1) != k
-        if wrong.any():
-            raise unreadable(self.name, int(np.argmax(wrong)))
+        refuse_foreign(chosen.sum(axis=1) != k, self.name)
         out = np.zeros(chosen.shape)
         values = from_float16(head) if self.bits == 16 else np.ascontiguousarray(head).view("<f4")
         out[chosen] = values.reshape(-1)

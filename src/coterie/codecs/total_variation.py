@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from coterie.codecs.codec import SHORT, Bytes, Codec, split_head, unreadable, with_head
+from coterie.codecs.codec import SHORT, Bytes, Codec, refuse, refuse_foreign, split_head, with_head
 from coterie.codecs.quantisation import cluster_ends, from_bfloat16, to_bfloat16
 from coterie.codecs.range_coder import decode_labels, encode_labels
 from coterie.errors import CoterieError
@@ -74,8 +74,7 @@ class TotalVariation(Codec):
 
     def _pack(self, rows: Floats, draws: U64) -> Ragged:
         far = np.abs(rows).max(axis=1, initial=0.0) >= LARGEST
-        if far.any():
-            raise CoterieError(f"Row {np.argmax(far)} has numbers too large for codec {self.name!r}: scale it down.")
+        refuse(far, f"has numbers too large for codec {self.name!r}: scale it down")
         return self._bodies(rows, self._weights(rows))
 
     def _unpack(self, bodies: Ragged, d: int) -> Floats:
@@ -143,16 +142,12 @@ def _pack_exact_runs(values: Floats, counts: Ints, begins: Bytes) -> Ragged:
 def _unpack_exact_runs(bodies: Ragged, d: int, name: str) -> Floats:
     head, rest = split_head(bodies, np.dtype(_count(d)).itemsize, name)
     counts = head.view(_count(d))[:, 0].astype(np.int64)
-    short = np.diff(rest.offsets) < 2 * counts
-    if short.any():
-        raise unreadable(name, int(np.argmax(short)))
+    refuse_foreign(np.diff(rest.offsets) < 2 * counts, name)
     cuts = np.column_stack([rest.offsets[:-1], rest.offsets[:-1] + 2 * counts]).ravel()
     parts = Ragged(rest.values, np.append(cuts, rest.offsets[-1]))
     begins = np.ones((len(bodies), d), dtype=np.int64)
     begins[:, 1:] = decode_labels(parts.take(np.arange(1, 2 * len(bodies), 2)), d - 1, 2)
-    wrong = begins.sum(axis=1) != counts
-    if wrong.any():
-        raise unreadable(name, int(np.argmax(wrong)))
+    refuse_foreign(begins.sum(axis=1) != counts, name)
     values = from_bfloat16(parts.take(np.arange(0, 2 * len(bodies), 2)).values)
     return np.asarray(values[np.cumsum(begins).reshape(begins.shape) - 1])
 

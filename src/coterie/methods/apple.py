@@ -96,10 +96,6 @@ class APPLE(OwnModels):
             new["weights"] = np.where(good[:, None], sums["p"], p)
         return sums, new
 
-    def weigh(self, state: State, known: Ints) -> Floats:
-        """The directed relations."""
-        return np.asarray(state["weights"][np.ix_(known, known)])
-
     def models(self, fed: Federation, state: State) -> Floats:
         """Every client's mixture (m, d)."""
         over = {"cores": state["w"], "p": PerRow(state["weights"]), "transport": self.transport}

@@ -6,7 +6,6 @@ term, which is here. Every gradient is ``h_i``, the whole one at the anchor x, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -41,12 +40,10 @@ def client_update(
     v: Floats,
     anchor: int,
     refresh: bool,
-    personal: Sequence[str] | None = None,
-    untied: Sequence[str] | None = None,
     shared: Any = None,
     copies: Any = None,
     ask: bool = False,
-    **steps: Any,
+    **more: Any,
 ) -> Reply:
     """The anchor's gradient where it is new, the communication that was decided last, local steps, what is asked next.
 
@@ -56,8 +53,9 @@ def client_update(
     instead of theta's. In what all clients share, h and x are ``shared`` (2, d2), and y and z after the communication
     are ``copies`` (k, 2, d2).
     """
+    steps = {name: more.pop(name) for name in ("scale", "count", "first", "batch")}
     j, gamma, x, y, z, h = site.clusters, *(site.state[name] for name in ("gamma", "x", "theta", "z", "h"))
-    m, (on, one) = Momentum(*momentum), parts(site, personal, untied)
+    m, (on, one) = Momentum(*momentum), parts(site, **more)
     u, v, pull = widened(u, on), widened(v, on), gamma[:, None] if on is None else gamma[:, None] * on
     new = np.flatnonzero(site.state["anchor"] != anchor)
     if len(new):

@@ -102,24 +102,11 @@ def pull(theta: Floats, gamma: Floats, lo: int, hi: int, c: float, u: Floats) ->
 
 
 @work
-def iterate_all(
-    site: Site,
-    first: int,
-    batch: int,
-    eta: float,
-    local: Floats,
-    weights: Floats,
-    nodes: Ints,
-    passed: Floats,
-    p0: float,
-    on: Floats,
-    above: Ints,
-    xi: Bools,
-) -> Reply:
+def iterate_all(site: Site, first: int, batch: int, eta: float, above: Ints, xi: Bools, **rounds: Any) -> Reply:
     """Steps ``first``, ... of all clients, by coins (k, n); this work must see all of them at once."""
     theta, coins = np.array(site.state["theta"]), (np.ascontiguousarray(above.T), np.ascontiguousarray(xi.T))
-    bounds = np.searchsorted(site.clusters, np.arange(len(local) + 1))
-    parameters = local, weights, nodes, passed, p0, on
+    parameters: Any = tuple(rounds[name] for name in ("local", "weights", "nodes", "passed", "p0", "on"))
+    bounds = np.searchsorted(site.clusters, np.arange(len(rounds["local"]) + 1))
     losses = client_work.compiled_losses(site, first, batch)
     iterate(theta, *frozen(site.state["gamma"], bounds, eta, parameters, coins, losses))
     site.state["theta"] = theta

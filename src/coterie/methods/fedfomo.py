@@ -80,7 +80,3 @@ class FedFomo(OwnModels):
             new["weights"] = state["weights"].copy()
             np.add.at(new["weights"], (to[:, None], picked), sums["gain"][to])
         return sums, new
-
-    def weigh(self, state: State, known: Ints) -> Floats:
-        """The affinities so far."""
-        return np.asarray(state["weights"][np.ix_(known, known)])

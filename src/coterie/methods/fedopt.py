@@ -47,9 +47,9 @@ class ServerOptimizer(FedAvg):
         moved = but_statistics(state, x + self.eta_g * step, mean)
         return sums, {name: np.asarray(v, dtype=x.dtype) for name, v in {**remembered, "w": moved}.items()}
 
-    @abstractmethod
     def moments(self, x: Floats) -> State:
-        """What the server remembers before the first round."""
+        """What the server remembers before the first round: it is at rest."""
+        return {"m": np.zeros_like(x)}
 
     @abstractmethod
     def server_step(self, delta: Floats, state: State) -> tuple[Floats, State]:
@@ -66,10 +66,6 @@ class FedAvgM(ServerOptimizer):
     def suited(cls, losses: Smoothness, how: Mapping[str, Any]) -> dict[str, Any]:
         """A step of the server that is as far, in the end, as one of FedAvg."""
         return super().suited(losses, how) | {"eta_g": 1.0 - how.get("beta", cls.beta)}
-
-    def moments(self, x: Floats) -> State:
-        """From rest."""
-        return {"m": np.zeros_like(x)}
 
     def server_step(self, delta: Floats, state: State) -> tuple[Floats, State]:
         """Along m."""
@@ -96,7 +92,7 @@ class Adaptive(ServerOptimizer):
 
     def moments(self, x: Floats) -> State:
         """m_{-1} and v_{-1}."""
-        return {"m": np.zeros_like(x), "v": np.full_like(x, self.tau**2)}
+        return super().moments(x) | {"v": np.full_like(x, self.tau**2)}
 
     def server_step(self, delta: Floats, state: State) -> tuple[Floats, State]:
         """Lines 10 to 14."""

@@ -6,20 +6,19 @@ this is ``GroupSGD`` with these groups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError
-from coterie.federation import Federation, Sums
+from coterie.federation import Federation
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.groups.find import Groups, by_restarts, by_updates
 from coterie.methods.ifca import IFCA
 from coterie.methods.local_training.first_models import ask_first_models
 from coterie.methods.local_training.rounds import State
-from coterie.numerics.arrays import Ints
 from coterie.options import Option
 from coterie.relations.parameter_layout import GroupLayout
 
@@ -55,7 +54,7 @@ class FoundGroups(GroupSGD):
         model = start.whole(w)
         found = self._found(fed, model)
         group = np.where(found.labels < 0, np.argmax(found.sizes), found.labels)  # the silent go with the most
-        state = self.known(group).init(fed)
+        state = GroupSGD.init(replace(self, group=group), fed)
         if w is not None:
             layout = GroupLayout(**state["layout"])
             for g in range(layout.k):
@@ -71,19 +70,3 @@ class FoundGroups(GroupSGD):
             return by_updates(fed, model, eta=eta, steps=self.steps, k=many, B=self.B, seed=self.seed)
         ifca = IFCA(k=self.k, eta=eta, tau=self.local_steps, B=self.B, C=self.C, seed=self.seed, personal=self.personal)
         return by_restarts(fed, ifca, model, rounds=self.rounds, restarts=self.restarts, steps=self.steps)
-
-    def known(self, group: Ints) -> GroupSGD:
-        """The same with given groups (m,)."""
-        return GroupSGD(**{f.name: getattr(self, f.name) for f in fields(GroupSGD)} | {"group": group})
-
-    def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
-        """A round of ``GroupSGD``."""
-        return self.known(state["group"]).round(fed, state, to)
-
-    def models(self, fed: Federation, state: State) -> Any:
-        """Every client's model: see ``GroupSGD.models``."""
-        return self.known(state["group"]).models(fed, state)
-
-    def measure(self, fed: Federation, state: State) -> dict[str, float]:
-        """What the groups that were found share, and do not: see ``GroupSGD.measure``."""
-        return self.known(state["group"]).measure(fed, state)

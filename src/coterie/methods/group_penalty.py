@@ -91,13 +91,9 @@ class GroupPenalty(LocalTraining):
             f"ridge does: bend, here {self.bend:g}): give a margin, or take what a few rounds make."
         ]
 
-    def groups(self, fed: Federation) -> Ints:
-        """Group of every client."""
-        return group_of_clients(fed, self.group)
-
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round: all clients have the same z."""
-        state, k = super().init(fed, w), int(self.groups(fed).max(initial=0)) + 1
+        state, k = super().init(fed, w), int(group_of_clients(fed, self.group).max(initial=0)) + 1
         z = state["whole"][~state["shared"]]
         return state | {"centre": np.tile(z, (k, 1)), "share": np.full(k, 1.0 / k)}
 
@@ -113,7 +109,7 @@ class GroupPenalty(LocalTraining):
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Clients step; x_s is averaged over all, z within groups."""
-        w, centre, group = state["w"], state["centre"], self.groups(fed)[to]
+        w, centre, group = state["w"], state["centre"], group_of_clients(fed, self.group)[to]
         push = pushes(centre, state["share"], self.mu, self.margin).astype(centre.dtype)
         addressed: State = {"centre": PerRow(centre[group]), "push": PerRow(push[group]), "by": group}
         sums = self.exchange(fed, update, to, state, groups=len(centre), **addressed)

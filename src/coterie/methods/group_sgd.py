@@ -10,6 +10,7 @@ Any layers may be shared, and the others may have other shapes in every group.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -77,13 +78,13 @@ class GroupSGD(LocalTraining):
         """Steps of a round where no passes are asked for."""
         return 1 if self.tau is None else self.tau
 
-    def groups(self, fed: Federation) -> Ints:
-        """Group of every client."""
-        return groups.group_of_clients(fed, self.group)
+    def groups(self, fed: Federation, state: Mapping[str, Any]) -> Ints:
+        """Group of every client: the one that was found, is given, or its cluster."""
+        return groups.group_of_clients(fed, state.get("group", self.group))
 
     def init(self, fed: Federation, w: npt.ArrayLike | None = None) -> State:
         """The state before the first round, at the augmented model w (dim,), by default as the objectives begin."""
-        group = self.groups(fed)
+        group = groups.group_of_clients(fed, self.group)
         layers = groups.agree_on_layers(fed, group, self.shared, self.transport, self.seed)
         by_cluster = np.array_equal(group, fed.clients.clusters)
         differ = len(set(layers.layout.sizes)) > 1
@@ -104,7 +105,7 @@ class GroupSGD(LocalTraining):
         """x + sum_g |G_g| / n (what group g's clients made of its model, less that model), at its place."""
         x, layout = state["w"], GroupLayout(**state["layout"])
         models = layout.models(x)
-        message = groups.address(fed, self.groups(fed), models, to, self.compression.active)
+        message = groups.address(fed, self.groups(fed, state), models, to, self.compression.active)
         if self.compression.active and len(set(layout.sizes)) > 1:
             message["width"] = message["w"].value.shape[1]
         sums = self.exchange(fed, update, to, state, **message)
@@ -114,7 +115,7 @@ class GroupSGD(LocalTraining):
 
     def models(self, fed: Federation, state: State) -> Any:
         """Every client's model, (m, d), or Ragged where sizes differ; the first own layers where one is silent."""
-        group, models = self.groups(fed), GroupLayout(**state["layout"]).models(state["w"])
+        group, models = self.groups(fed, state), GroupLayout(**state["layout"]).models(state["w"])
         return groups.all_models(fed, group, models, state, self.transport)
 
     def measure(self, fed: Federation, state: State) -> dict[str, float]:

@@ -66,23 +66,14 @@ class Rule(Protocol):
         """
 
 
-@kernel
-def _mean(g: Floats, weights: Floats, starts: Ints, out: Floats) -> None:
-    for i in range(out.shape[0]):
-        total = 0.0
-        for p in range(starts[i], starts[i + 1]):
-            total += weights[p]
-        for p in range(starts[i], starts[i + 1]):
-            if weights[p] > 0.0:
-                for j in range(out.shape[1]):
-                    out[i, j] += weights[p] / total * g[p, j]
-
-
 def weighted_mean(g: Floats, weights: Floats, starts: Ints) -> Floats:
     """Weighted means (M, d) of the rows of g (P, d) within ``starts`` (M + 1,); zero where all weights are."""
-    out = np.zeros((len(starts) - 1, g.shape[1]))
-    _mean(np.ascontiguousarray(g), np.ascontiguousarray(weights), starts, out)
-    return out
+    from scipy.sparse import csr_array
+
+    M, counted = len(starts) - 1, np.flatnonzero(weights > 0.0)
+    of = np.repeat(np.arange(M), np.diff(starts))[counted]
+    share = weights[counted] / np.bincount(of, weights[counted], minlength=M)[of]
+    return np.asarray(csr_array((share, (of, counted)), shape=(M, len(g))) @ g)
 
 
 class Mean(Rule):

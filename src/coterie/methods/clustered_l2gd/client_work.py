@@ -33,9 +33,9 @@ def describe_clients(site: Site) -> Reply:
 
 
 @work
-def parts_of_models(site: Site, personal: list[str] | None = None, untied: list[str] | None = None) -> Reply:
+def parts_of_models(site: Site, **named: Any) -> Reply:
     """Which parameters (m, d) are tied to other clients', and which all clients share."""
-    tied, shared = parts(site, personal, untied)
+    tied, shared = parts(site, **named)
     return {"tied": np.tile(tied, (len(site), 1)), "shared": np.tile(shared, (len(site), 1))}
 
 
@@ -52,7 +52,7 @@ def start(site: Site, gamma: Floats, rank: int, w: Any = 0.0) -> Reply:
 @work
 def gradients_of_shared(site: Site, **named: Any) -> Reply:
     """The gradient in what all clients share, where all are at x, to be averaged."""
-    one = parts(site, named.get("personal"), named.get("untied"))[1]
+    one = parts(site, **named)[1]
     site.state["own"] = full_gradient(site.objective, site.state["x"])[:, one]
     return {"f": site.state["own"], "n": np.ones(len(site))}
 
@@ -70,7 +70,7 @@ def first_gradient(fed: Federation, how: dict[str, Any], free: Ints | None) -> F
     return np.asarray(sums["f"] / sums["n"])
 
 
-def parts(site: Site, personal: Sequence[str] | None, untied: Sequence[str] | None) -> tuple[Any, Any]:
+def parts(site: Site, personal: Sequence[str] | None = None, untied: Sequence[str] | None = None) -> tuple[Any, Any]:
     """Which parameters (d,) are tied to other clients', and which are one for all clients; (None, None): all are tied.
 
     ``personal`` names those that each client has of its own, by default all, and ``untied`` those of them that nothing

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -43,13 +43,6 @@ from coterie.methods.stepwise import Stepwise
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints, over
 from coterie.relations.clusters import ClusterTies
-
-
-class Vote(Protocol):
-    """How the global coin falls."""
-
-    def draw(self, seed: int, steps: Ints) -> Bools:
-        """Whether each step (n,) is a global round."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +83,8 @@ class Majority:
         return np.asarray(self.votes(seed, steps).sum(axis=1) >= self.needed)
 
 
+Vote = Coordinated | Majority
+"""How the global coin falls."""
 AHEAD = 2_000_000  # coins held in memory at a time
 
 

@@ -31,7 +31,7 @@ from coterie.methods.stepwise import trace_steps
 from coterie.methods.tree.client_work import reveal
 from coterie.methods.tree.strengths import learn
 from coterie.numerics.arrays import Bools, Floats
-from coterie.objectives.constants import squared_gradients
+from coterie.objectives.constants import Constants, squared_gradients
 from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.clusters import ClusterTies
 
@@ -202,11 +202,12 @@ class Plan:
     about: dict[str, Any]
 
 
-def nested_rounds(ties: ClusterTies, L: Floats, shared: float, options: Options) -> Levels | None:
-    """Rounds of all levels, where there are several, or where something is shared and nothing is asked for."""
-    common = options.probabilities == "common" and np.max(ties.C1) > 0.0  # which have no rounds of all without ties
-    asked = options.probabilities_asked != (None, None) or common
-    return own_levels(ties, L, shared) if ties.upper or (shared and not asked) else None
+def rounds_asked(ties: ClusterTies, L: Floats, c: Constants, options: Options) -> dict[str, Any]:
+    """What ``theory.rounds_of`` takes: rounds of all levels where these are several, or something is shared."""
+    (p0, p), shared, common = options.probabilities_asked, float(np.mean(c.shared)), options.probabilities == "common"
+    asked = p0 is not None or p is not None or (common and np.max(ties.C1) > 0.0)  # no rounds of all without ties
+    nested = own_levels(ties, L, shared) if ties.upper or (shared and not asked) else None
+    return {"p0": p0, "p": p, "common": common, "nested": nested, "shared": shared}
 
 
 def patterns(own: Bools | None) -> list[str] | None:
@@ -219,10 +220,8 @@ def plan_async_l2gd(fed: Federation, ties: ClusterTies, options: Options, own: B
     c = client_constants(fed, OPTIMUM, own)
     batch = options.rows(0, int(c.rows.max()))
     L = ties.most(theory.batch_smoothness(c.L, c.L_row, batch))
-    p0, p = options.probabilities_asked
-    shared = float(np.mean(c.shared))
-    nested = nested_rounds(ties, L, shared, options)
-    chosen = theory.choose(ties, L, p0, p, options.eta, options.probabilities == "common", nested, shared)
+    asked = rounds_asked(ties, L, c, options)
+    nested, chosen = asked["nested"], theory.choose(ties, L, options.eta, **asked)
     mu, gradients = mu_F(fed, ties, OPTIMUM, own=own), gradients_at_optimum(fed, ties, OPTIMUM, own)
     loss = theory.batch_noise(gradients.loss, gradients.rows, batch)
     if nested is None:
@@ -255,12 +254,9 @@ def plan_async_al2sgd(fed: Federation, ties: ClusterTies, options: Options, own:
     c = client_constants(fed, OPTIMUM, own)
     batch = options.rows(1, int(c.rows.max()))
     L = ties.most(theory.batch_smoothness(c.L, c.L_row, batch))
-    mu, common = mu_F(fed, ties, OPTIMUM, own=own), options.probabilities == "common"
-    shared = float(np.mean(c.shared))
-    L_F = float(np.max(c.L + ties.gamma)) + shared
-    p0, p = options.probabilities_asked
-    nested = nested_rounds(ties, L, shared, options)
-    chosen = theory.choose_accelerated(ties, L, L_F, mu, p0, p, options.rho, common, options.paper, nested, shared)
+    mu, asked = mu_F(fed, ties, OPTIMUM, own=own), rounds_asked(ties, L, c, options)
+    L_F = float(np.max(c.L + ties.gamma)) + asked["shared"]
+    chosen = theory.choose_accelerated(ties, L, L_F, mu, options.rho, options.paper, **asked)
     k = chosen.steps
     many = int(min(max(k.iterations(options.accuracy**2), 1.0), MOST))
     T = options.steps or (_said(many, options) if mu > 0.0 else min(many, UNKNOWN))

@@ -14,7 +14,7 @@ of such a round: F is restricted to models whose shared parts are equal, and tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,23 +97,15 @@ def segment(first: int, coins: Bools, free: Bools, level: Any, kept: Ints) -> Se
 
 @work
 def client_update(
-    site: Site,
-    c: Floats,
-    u: Floats,
-    step: Floats,
-    steps: Ints,
-    first: Ints,
-    batch: int,
-    personal: Sequence[str] | None = None,
-    untied: Sequence[str] | None = None,
-    shared: Any = None,
-    ask: bool = False,
+    site: Site, c: Floats, u: Floats, batch: int, shared: Any = None, ask: bool = False, **more: Any
 ) -> Reply:
     """Algorithm 1: the pull that was decided last, then local steps; what averages are made from.
 
-    ``shared`` (d2,) is what all clients share; with ``ask`` its gradient, over all rows, is replied, too.
+    ``steps`` (k,), from the number ``first`` on, are ``step`` long. ``shared`` (d2,) is what all clients share; with
+    ``ask`` its gradient, over all rows, is replied, too. The rest names the :func:`parts` of models.
     """
-    j, gamma, (on, one) = site.clusters, site.state["gamma"], parts(site, personal, untied)
+    step, steps, first = (more.pop(name) for name in ("step", "steps", "first"))
+    j, gamma, (on, one) = site.clusters, site.state["gamma"], parts(site, **more)
     with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told by its averages
         keep = (1.0 - gamma * c[j])[:, None]
         theta = (keep if on is None else np.where(on, keep, 1.0)) * site.state["theta"]
@@ -148,14 +140,7 @@ class ClusterHeads:
         self.c, self.u = np.zeros(len(mean)), np.zeros(mean.shape)
 
     def iterate(
-        self,
-        fed: Federation,
-        first: int,
-        eta: float,
-        above: Ints,
-        xi: Bools,
-        network: NetworkAverage,
-        batch: int,
+        self, fed: Federation, first: int, eta: float, above: Ints, xi: Bools, network: NetworkAverage, batch: int
     ) -> int:
         """Lines 2 to 19 from ``first`` on, by rounds ``above`` clusters and coins xi; the last step that is finite."""
         local = eta / self.levels.local

@@ -20,6 +20,7 @@ them; ``sharp`` uses it, with a rate some five times as high.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -111,13 +112,17 @@ def probabilities(
 def rounds_of(
     ties: ClusterTies,
     L: npt.ArrayLike,
-    p0: float | None,
-    p: npt.ArrayLike | None,
-    common: bool,
-    nested: Levels | None,
-    shared: float,
+    p0: float | None = None,
+    p: npt.ArrayLike | None = None,
+    common: bool = False,
+    nested: Levels | None = None,
+    shared: float = 0.0,
 ) -> tuple[float, Floats, tuple[Floats, ...], str, float]:
-    """Probabilities p0, p (k,) and those of the levels between, why, and the expected smoothness that they give."""
+    """Probabilities p0, p (k,) and those of the levels between, why, and the expected smoothness that they give.
+
+    What is not given is chosen: own p_j, or ``common`` ones. ``nested`` has the probabilities of all levels, where
+    there are several or something is ``shared``: its smoothness.
+    """
     about = f"; smoothness {shared:.4g} in what is shared, which rounds of the network step on" if shared else ""
     if nested is not None:
         return *nested.chosen, NESTED + about, nested.smoothness(np.asarray(L), shared)
@@ -127,23 +132,12 @@ def rounds_of(
     return p0, p, (), why, smoothness(p0, p, ties.C1, ties.C2, L)
 
 
-def choose(
-    ties: ClusterTies,
-    L: npt.ArrayLike,
-    p0: float | None = None,
-    p: npt.ArrayLike | None = None,
-    eta: float | None = None,
-    common: bool = False,
-    nested: Levels | None = None,
-    shared: float = 0.0,
-) -> Choice:
-    """Choose what is not given: own p_j (or ``common`` ones), tau_j, and the step size ``1 / (2 L)``.
-
-    ``nested`` has the probabilities of all levels, where there are several or something is ``shared``: its smoothness.
+def choose(ties: ClusterTies, L: npt.ArrayLike, eta: float | None = None, **asked: Any) -> Choice:
+    """Choose what is not ``asked`` for (:func:`rounds_of`): own p_j, tau_j, and the step size ``1 / (2 L)``.
 
     A given eta may be any number above 0: above ``1 / L`` nothing is promised, and ``why`` says so.
     """
-    p0, p, q, why, ell = rounds_of(ties, L, p0, p, common, nested, shared)
+    p0, p, q, why, ell = rounds_of(ties, L, **asked)
     most = step_size(ell)
     why += f"; L = {np.max(L):.4g}, C_1 = {np.max(ties.C1):.4g}, C_2 = {np.max(ties.C2):.4g} give (3.3) = {ell:.4g}"
     why += "; eta = 1 / (2 (3.3)) by Theorem 3.5" if eta is None else f"; eta as given, Theorem 3.5 has {most:.3g}"
@@ -326,18 +320,12 @@ def refresh(
     return float(np.exp(minimize_scalar(cost, bounds=(np.log(1e-6), 0.0), method="bounded").x))
 
 
-@dataclass(frozen=True)
-class AcceleratedChoice:
+@dataclass(frozen=True, kw_only=True)
+class AcceleratedChoice(Choice):
     """Parameters of Algorithm 2, and ``why``; ``smoothness`` is Lemma 4.2's calligraphic L."""
 
-    p0: float
-    p: Floats
-    tau: Floats
     steps: Katyusha
-    smoothness: float
     mu: float
-    why: str
-    q: tuple[Floats, ...] = ()  # of levels between the clusters and the network
 
 
 def choose_accelerated(
@@ -345,22 +333,16 @@ def choose_accelerated(
     L: npt.ArrayLike,
     L_F: float,
     mu: float,
-    p0: float | None = None,
-    p: npt.ArrayLike | None = None,
     rho: float | None = None,
-    common: bool = False,
     paper: bool = False,
-    nested: Levels | None = None,
-    shared: float = 0.0,
+    **asked: Any,
 ) -> AcceleratedChoice:
-    """Choose what is not given: own p_j or (``common``) Corollary 4.4's, rho, and steps, sharp or the ``paper``'s.
-
-    ``nested`` has the probabilities of all levels, where there are several or something is ``shared``: its smoothness.
+    """Choose what is not ``asked`` for (:func:`rounds_of`): own p_j, rho, and steps, sharp or the ``paper``'s.
 
     L (k,) is the expected smoothness of the clusters' row estimates (L~, or ``batch_smoothness``), L_F that of F:
     ``max_i (L_i + gamma_i)``.
     """
-    p0, p, q, why, ell = rounds_of(ties, L, p0, p, common, nested, shared)
+    p0, p, q, why, ell = rounds_of(ties, L, **asked)
     step_size(ell)
     if mu <= 0.0:
         mu = FLAT * max(ell, L_F)
@@ -371,4 +353,4 @@ def choose_accelerated(
     steps = (theorem if paper else sharp)(ell, L_F, mu, rho)
     why += f"; calligraphic L = {ell:.4g} (Lemma 4.2), L_F = {L_F:.4g}, mu = {mu:.3g}; "
     why += "steps of Theorem 4.3" if paper else "steps as large as Theorem 4.3's proof admits"
-    return AcceleratedChoice(p0, p, fractions(p0, p), steps, ell, mu, why, q)
+    return AcceleratedChoice(p0, p, fractions(p0, p), steps.eta, ell, why, q, steps=steps, mu=mu)

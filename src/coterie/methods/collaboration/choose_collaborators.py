@@ -102,7 +102,7 @@ def _asked(fed: Federation, main: Ints, options: Options) -> Collaborators | Non
         places = fed.clients.clusters if options.within == "cluster" else np.zeros(n, dtype=np.int64)
         pair_main, pair_client = np.nonzero(places[main][:, None] == places)
         pair_main, pair_client = pair_main[pair_client != main[pair_main]], pair_client[pair_client != main[pair_main]]
-        return Collaborators(main, pair_main, pair_client, 1.0 / np.bincount(pair_main, minlength=len(main))[pair_main])
+        return Collaborators.equally(main, pair_main, pair_client)
     everybody = Collaborators.of_all(options.tau, options.normalise)
     place = np.full(n, -1)
     place[main] = np.arange(len(main))
@@ -137,38 +137,26 @@ def choose(
         raise CoterieError("There are no collaborators: there is one client only, so fit it alone.")
     groups = fed.clients.clusters if fed.clients.k > 1 else None
     like = client_similarity(fed, metric, groups)
-    estimates = like.estimate, like.variance
-    if candidates is not None:
-        pair_main, pair_client = candidates.pair_main, candidates.pair_client
-        if not keep:
-            kept = nearest_pairs(*estimates, like.posterior[main], pair_main, pair_client, count)
-            pair_main, pair_client = pair_main[kept], pair_client[kept]
-    else:
+    estimates, keep = (like.estimate, like.variance), keep and candidates is not None
+    if candidates is None:
         places = fed.clients.clusters if same_cluster else np.zeros(n, dtype=np.int64)
-        pair_main, pair_client = nearest_clients(*estimates, like.posterior, main, places, count)
-    tau = candidates.tau if candidates is not None and keep else None
-    solved = weights_by_qp(fed, metric, like, main, pair_main, pair_client, tau)
-    about = {"between": float(np.trace(like.between)), "noise": float(np.median(like.noise))}
-    choice = _tidy(like, main, pair_main, pair_client, *solved, about)
+        pairs = Collaborators.equally(main, *nearest_clients(*estimates, like.posterior, main, places, count))
+    else:
+        pairs, both = candidates, (candidates.pair_main, candidates.pair_client)
+        if not keep:
+            kept = nearest_pairs(*estimates, like.posterior[main], *both, count)
+            pairs = Collaborators.equally(main, *(each[kept] for each in both))
+    own, tau, error = weights_by_qp(fed, metric, like, pairs, pairs.tau if keep else None)
+    choice = _tidy(like, pairs, own, tau, error)
     if metric.prior > 0.0 and choice.alpha.any():
-        own, tau, error = solved
         rejected = rejected_by_likelihood_ratio(fed, metric, choice.pairs, choice.alpha)
-        choice = _tidy(like, main, pair_main, pair_client, np.where(rejected, 1.0, own), tau, error, about)
+        choice = _tidy(like, pairs, np.where(rejected, 1.0, own), tau, error)
     return choice
 
 
-def _tidy(
-    like: ClientSimilarity,
-    main: Ints,
-    pair_main: Ints,
-    pair_client: Ints,
-    own: Floats,
-    tau: Floats,
-    error: Floats,
-    about: dict[str, Any],
-) -> Choice:
+def _tidy(like: ClientSimilarity, pairs: Collaborators, own: Floats, tau: Floats, error: Floats) -> Choice:
     """Without weights that are nearly zero, and without main clients that others would harm."""
-    alone = like.noise[main]
+    main, pair_main, alone = pairs.main, pairs.pair_main, like.noise[pairs.main]
     alpha = np.where(own < 1.0 - LEAST, 1.0 - own, 0.0)
     kept = (alpha[pair_main] * tau > LEAST) & (alpha[pair_main] > 0.0)
     tau = np.where(kept, tau, 0.0)
@@ -176,8 +164,9 @@ def _tidy(
     alpha = np.where(sums > 0.0, alpha, 0.0)
     error = np.where(alpha > 0.0, np.minimum(error, alone), alone)
     speedup = alone / np.maximum(error, np.finfo(np.float64).tiny)
-    collaborators = Collaborators(main, pair_main[kept], pair_client[kept], tau[kept] / sums[pair_main[kept]])
-    return Choice(collaborators, alpha, speedup, 0.5 * (alone - error) / like.curvature[main], like.noise, about)
+    chosen = Collaborators(main, pair_main[kept], pairs.pair_client[kept], tau[kept] / sums[pair_main[kept]])
+    about = {"between": float(np.trace(like.between)), "noise": float(np.median(like.noise))}
+    return Choice(chosen, alpha, speedup, 0.5 * (alone - error) / like.curvature[main], like.noise, about)
 
 
 def nearest_clients(
@@ -214,21 +203,13 @@ def nearest_pairs(g: Floats, noise: Floats, around: Floats, pair_main: Ints, pai
     return np.sort(order[np.arange(len(order)) - first < count])
 
 
-Solved = tuple[Floats, Floats, Floats]  # own weights (M,), tau (P,) and expected squared errors (M,) of the gradient
-
 FAR = 9.0  # squared length of a gradient, in variances of it, that is not by chance: three standard deviations
 
 
 def weights_by_qp(
-    fed: Federation,
-    metric: Metric,
-    like: ClientSimilarity,
-    main: Ints,
-    pair_main: Ints,
-    pair_client: Ints,
-    tau: Floats | None,
-) -> Solved:
-    """The program over a main client and its candidates.
+    fed: Federation, metric: Metric, like: ClientSimilarity, pairs: Collaborators, tau: Floats | None
+) -> tuple[Floats, Floats, Floats]:
+    """The program over a main client and its candidates: own weights (M,), tau (P,), expected squared errors (M,).
 
     Gradients are heard where the main client's true gradient is expected to vanish: there they are bias and noise. A
     client pulls by its gradient, and holds by its curvature h, so that with ``w_k = omega_k h_k / sum omega h`` the
@@ -236,10 +217,10 @@ def weights_by_qp(
     differs between directions: it is added to the noise. Where the main client's own gradient is larger than noise can
     be, what is expected of it is wrong, and it stays alone.
     """
+    main, pair_main, pair_client = pairs.main, pairs.pair_main, pairs.pair_client
     M, h0, h = len(main), like.curvature[main], like.curvature[pair_client]
-    theta = metric.theta(-like.posterior[main])[np.concatenate([np.arange(M), pair_main])]
-    both = np.concatenate([main, pair_client])
-    gradients = require_all_replies(fed.ask(client_gradient, to=both, theta=PerRow(theta), R=metric.R))["g"]
+    theta = PerRow(metric.theta(-like.posterior[main])[pairs.request_main])
+    gradients = require_all_replies(fed.ask(client_gradient, to=pairs.request_client, theta=theta, R=metric.R))["g"]
     own, others = gradients[:M] / h0[:, None], gradients[M:] / h[:, None]
     square = np.sum(own**2, axis=1)
     own_blur = like.curvature_spread[main] * square

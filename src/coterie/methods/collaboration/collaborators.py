@@ -59,6 +59,11 @@ class Collaborators:
                 "ask for them to be normalised (normalise=True), or correct them."
             )
 
+    @classmethod
+    def equally(cls, main: Ints, pair_main: Ints, pair_client: Ints) -> Collaborators:
+        """With equal weights."""
+        return cls(main, pair_main, pair_client, 1.0 / np.bincount(pair_main, minlength=len(main))[pair_main])
+
     def weights(self, alpha: Floats) -> Floats:
         """Weights (M + P,) of requests; ``alpha`` (M,) of main clients without collaborators counts as 0."""
         alpha = np.where(np.diff(self.starts) > 0, alpha, 0.0)

@@ -35,7 +35,7 @@ class Metric:
     """An affine change of parameters."""
 
     at: Floats  # (d,) where u is zero
-    R: Floats
+    R: Floats  # (d, d), or (0, 0) for the identity, without a matrix
     # Rows of mean curvature that pull a main client's model to u = 0, beside its own rows and its collaborators'
     prior: float = 0.0
     unit2: float = 1.0  # beside which a squared step is nothing: the residual variance where that is less than 1
@@ -56,6 +56,11 @@ class Metric:
         except np.linalg.LinAlgError as e:
             raise NotIdentified("The rows of all clients do not tell some columns apart: leave one out.") from e
 
+    @classmethod
+    def translation(cls, at: Floats) -> Metric:
+        """Parameters as they are, relative to a model (d,) of many numbers, in its precision."""
+        return cls(at, np.empty((0, 0)))
+
     @property
     def preconditioner(self) -> Floats:
         """``R R'``: takes gradients in theta to steps in theta."""
@@ -63,50 +68,20 @@ class Metric:
 
     def theta(self, u: Floats) -> Floats:
         """Parameters (M, d) as the clients hold them."""
-        return self.at + u @ self.R.T
+        return np.asarray((self.at + (u @ self.R.T if self.R.size else u)).astype(self.at.dtype, copy=False))
 
     def u(self, theta: Floats) -> Floats:
         """The inverse of ``theta``."""
-        return np.asarray(np.linalg.solve(self.R, (theta - self.at).T).T)
+        away = theta - self.at
+        return np.asarray(np.linalg.solve(self.R, away.T).T if self.R.size else away)
 
     def cotangent(self, g: Floats) -> Floats:
         """The inverse of ``gradient``, (M, d)."""
-        return np.asarray(np.linalg.solve(self.R.T, g.T).T)
+        return np.asarray(np.linalg.solve(self.R.T, g.T).T) if self.R.size else g
 
     def gradient(self, g: Floats) -> Floats:
         """Gradients (..., d) in u from those in theta."""
-        return g @ self.R
-
-
-@dataclass(frozen=True)
-class Translation(Metric):
-    """Parameters as they are, relative to ``at``, in its precision, without a matrix: for models of many numbers."""
-
-    @classmethod
-    def of(cls, at: Floats) -> Translation:
-        """Around a model (d,)."""
-        return cls(at, np.empty((0, 0)))
-
-    @property
-    def preconditioner(self) -> Floats:
-        """Nothing, which stands for the identity."""
-        return self.R
-
-    def theta(self, u: Floats) -> Floats:
-        """Parameters (M, d) as the clients hold them."""
-        return np.asarray((self.at + u).astype(self.at.dtype, copy=False))
-
-    def u(self, theta: Floats) -> Floats:
-        """The inverse of ``theta``."""
-        return np.asarray(theta - self.at)
-
-    def cotangent(self, g: Floats) -> Floats:
-        """The same."""
-        return g
-
-    def gradient(self, g: Floats) -> Floats:
-        """The same."""
-        return g
+        return g @ self.R if self.R.size else g
 
 
 def around_pooled(fed: Federation, problem: GroupedProblem) -> tuple[Estimates, Metric]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -11,30 +10,24 @@ from coterie.methods.aggregation.rules import State
 from coterie.numerics.arrays import Floats
 
 
-class Optimiser(Protocol):
-    """A rule from gradients (M, d) to directions (M, d); its memory has a row for each main client."""
+class Optimiser:
+    """A rule from gradients (M, d) to directions, with a memory of M rows; by default the gradient itself."""
 
     def init(self, x: Floats) -> State:
         """What it remembers before the first step at x (M, d)."""
-
-    def __call__(self, g: Floats, state: State) -> tuple[Floats, State]:
-        """The direction, and what it remembers now."""
-
-
-class SGD:
-    """The gradient itself."""
-
-    def init(self, x: Floats) -> State:
-        """Nothing."""
         return {}
 
     def __call__(self, g: Floats, state: State) -> tuple[Floats, State]:
-        """The gradient."""
+        """The direction (M, d), and what it remembers now."""
         return g, {}
 
 
+class SGD(Optimiser):
+    """The gradient itself."""
+
+
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(Optimiser):
     """``v <- decay v + g``, and the direction is ``(1 - decay) v``, so that a step size means what it does for SGD."""
 
     decay: float = 0.9
@@ -50,7 +43,7 @@ class Momentum:
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Optimiser):
     """Kingma, Ba (2015), Algorithm 1, coordinate by coordinate."""
 
     first: float = 0.9

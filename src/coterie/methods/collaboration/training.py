@@ -14,7 +14,7 @@ import numpy as np
 from coterie.errors import CoterieError, nearest
 from coterie.federation import Federation, require_all_replies, work
 from coterie.methods.collaboration.collaborators import Collaborators
-from coterie.methods.collaboration.metric_and_similarity import Translation
+from coterie.methods.collaboration.metric_and_similarity import Metric
 from coterie.methods.groups.find import SKETCH, direction
 from coterie.methods.local_training.first_models import ask_first_models
 from coterie.methods.local_training.rounds import patterns
@@ -110,7 +110,7 @@ class WeightedAveragingTraining(AlgorithmFromState):
             rank = np.argsort(np.argsort(-alike, axis=1, kind="stable"), axis=1, kind="stable")
             allowed &= rank < self.k
         at, which = np.nonzero(allowed)
-        return Collaborators(main, at, others[which], 1.0 / allowed.sum(axis=1)[at])
+        return Collaborators.equally(main, at, others[which])
 
     def algorithm(self, state: State) -> WeightedAveraging:
         """Algorithm 1 with what a state knows."""
@@ -120,7 +120,7 @@ class WeightedAveragingTraining(AlgorithmFromState):
         pairs = Collaborators(*(state[name] for name in ("main", "pair_main", "pair_client", "tau")))
         how: State = {"alpha": self.alpha, "eta": self.eta, "batch": self.B, "local": self.tau, "seed": self.seed}
         how |= {"participation": self.C, "listens": state["listens"]}
-        return how | {"pairs": pairs, "metric": Translation.of(state["first"])}
+        return how | {"pairs": pairs, "metric": Metric.translation(state["first"])}
 
     def models(self, fed: Federation, state: State) -> Floats:
         """Main clients' models in (n, d); those of clients that help are not numbers."""

@@ -96,7 +96,7 @@ def look(fed: Federation, method: Any, state: Mapping[str, Any], R: int = 2, row
         clients count alike.
     """
     free, layout = np.flatnonzero(state["quarantined"] == 0), GroupLayout(**state["layout"])
-    to = address(fed, method.groups(fed), layout.models(state["w"]), free)
+    to = address(fed, method.groups(fed, state), layout.models(state["w"]), free)
     how = {"weigh": method.weigh, "B": method.B, "R": R, "t": state["t"], "rows": rows}
     sums = fed.total(observe, to=free, **to, uncompressed=method.transport, **how)
     weight = np.asarray([float(w) for w in sums["w"]]) if sums else np.zeros(1)

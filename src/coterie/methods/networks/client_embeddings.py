@@ -273,24 +273,15 @@ LARGEST = 1e300  # of predicted means: a model far out still has distances that 
 MODEL_DISTANCES = ("coefficients", "predictions")
 
 
-def _own_models(site: Site, at: Floats, R: Floats, prior: float) -> Floats:
+@work
+def own_models(site: Site, at: Floats, R: Floats, prior: float, probes: Floats | None = None) -> Reply:
+    """Every client's own model, in the metric, or what it predicts for the probes."""
     o, p, m = rows_of(site), len(at), len(site)
     nobody = np.zeros(m, dtype=np.int64)
     L = np.ascontiguousarray(R[None] / np.sqrt(prior))
     u = o.modes(np.ones(p), L, nobody, np.arange(p), at[None], nobody, np.zeros((m, p)))[3]
-    return np.asarray(u / np.sqrt(prior))
-
-
-@work
-def coefficients(site: Site, at: Floats, R: Floats, prior: float) -> Reply:
-    """Every client's own model, in the metric."""
-    return {"u": _own_models(site, at, R, prior)}
-
-
-@work
-def predictions(site: Site, at: Floats, R: Floats, prior: float, probes: Floats) -> Reply:
-    """What every client's own model predicts for the probes."""
-    return {"f": predict(rows_of(site).family, at + _own_models(site, at, R, prior) @ R.T, probes)}
+    u = np.asarray(u / np.sqrt(prior))
+    return {"u": u} if probes is None else {"f": predict(o.family, at + u @ R.T, probes)}
 
 
 def predict(family: Family, theta: Floats, probes: Floats) -> Floats:
@@ -318,13 +309,13 @@ def model_points(
     prior = float(len(metric.at)) if prior is None else prior
     message: dict[str, Any] = {"at": metric.at, "R": metric.R, "prior": prior}
     if distance == "coefficients":
-        own = metric.u(models) if models is not None else require_all_replies(fed.ask(coefficients, **message))["u"]
+        own = metric.u(models) if models is not None else require_all_replies(fed.ask(own_models, **message))["u"]
         return np.array(own)
     shared = draw_probes(fed, int(probes), seed) if np.ndim(probes) == 0 else np.asarray(probes)
     if shared.shape[1:] != metric.at.shape:
         raise CoterieError(f"Probes need {len(metric.at)} columns, as the models have, not shape {shared.shape}.")
     if models is None:
-        means = np.asarray(require_all_replies(fed.ask(predictions, **message, probes=shared))["f"])
+        means = np.asarray(require_all_replies(fed.ask(own_models, **message, probes=shared))["f"])
     else:
         means = predict(problem.family, models, shared)
     return np.asarray(means / np.sqrt(len(shared)))

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from coterie.codecs import compression
 from coterie.codecs.compression import Compression, with_rows
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
@@ -135,22 +134,14 @@ def shape(site: Site, local: bool = False) -> Reply:
 
 @work
 def send(
-    site: Site,
-    theta: Any,
-    d: int,
-    t: int,
-    batch: int,
-    up: str,
-    down: str,
-    feedback: str,
-    order: str,
-    local: Mapping[str, Any] | None = None,
+    site: Site, theta: Any, d: int, t: int, batch: int, local: Mapping[str, Any] | None = None, **codecs: Any
 ) -> Reply:
     """The gradient at the model that arrived; ``sound`` says whether there is one (0 is sent where there is none).
 
     Where there is none, ``broken`` says whose fault that is: the rows', which give none at zero either, or the model's.
     """
-    theta = compression.receive(site, theta, down, d)
+    travels = Compression(**codecs)
+    theta = travels.receive(site, theta, d)
     if local is None:
         draws = Draws(keyed_random.starts(site.seed, "rows", site.ids), np.full(len(site), t, dtype=np.int64), batch)
         site.count(len(site))
@@ -164,9 +155,9 @@ def send(
     elif broken.any():
         broken &= ~np.all(np.abs(at(site.objective, np.zeros(theta.shape), draws)) < LARGEST, axis=1)
     reply, g = {"sound": sound, "broken": broken}, np.where(sound[:, None], g, 0.0)
-    if up == "none":
+    if travels.up == "none":
         return reply | {"g": g if local is None else g.astype(theta.dtype)}
-    return reply | {"payload": compression.send(site, g, up, feedback, t, by=order, models=theta).payload}
+    return reply | {"payload": travels.send(site, g, t, theta)}
 
 
 @np.errstate(over="ignore", invalid="ignore")

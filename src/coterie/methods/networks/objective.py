@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -47,10 +48,13 @@ class NetworkObjective:
     lam: float
     p: float
     layout: Layout
-    unit: Floats
-    prior: Prior | None
+    unit: Any = None  # (d,) by which columns are multiplied: that of parameters, and of differences that are penalised
+    prior: Prior | None = None  # what holds parameters that separated outcomes take to infinity: ``Prior.of``
     labels: Ints | None = None
     centred: Floats | None = None  # (d, d), see ``centred_columns``
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unit", np.asarray(np.ones(self.layout.d) if self.unit is None else self.unit) * 1.0)
 
     def ask(self, x: Floats, Z: Floats, curved: bool = True) -> Evaluation:
         """One exchange: value, gradient and, where ``curved``, Hessian at (x, Z)."""

@@ -27,14 +27,13 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.lazy_modules import sparse
-from coterie.methods.networks.objective import Evaluation, NetworkObjective, Prior
+from coterie.methods.networks.objective import Evaluation, NetworkObjective
 from coterie.numerics.arrays import Floats, Ints
 from coterie.numerics.network.newton import minimise
 from coterie.numerics.network.penalty import DUAL
 from coterie.numerics.network.prox import Proximal, network_prox
 from coterie.relations.clusters import MergeTree, merge_tree
 from coterie.relations.network import Network
-from coterie.relations.parameter_layout import Layout
 
 
 @dataclass(frozen=True)
@@ -62,32 +61,28 @@ def optimum(
     lam: float,
     p: float = 2,
     *,
-    layout: Layout,
-    unit: Floats | None = None,
-    prior: Prior | None = None,
-    centred: Floats | None = None,
     start: Optimum | None = None,
     kkt: float = 1e-6,
     solver: str = "newton",
+    **how: Any,
 ) -> Optimum:
     """Minimise F over the clients of a federation, who must all answer and have rows and a family.
 
     At ``lam`` = infinity the clients of every component are one; what `local` and `pooled` find for 0 and infinity is
-    in ``fit.solved_end``. Parameters, and the differences that are penalised, are in the units ``unit`` (d,) by which
-    columns are multiplied. ``centred`` is of ``centred_columns``. ``prior`` is by default none: ``Prior.of(network,
-    family)`` holds what separated outcomes take to infinity. ``start`` is a former optimum of the same clients, layout
-    and network, for any lambda and p. It ends at the residual ``kkt``. ADMM needs hundreds of exchanges, but no
-    client's Hessian; at infinity Newton sees sums only and is taken. A CoterieError for numbers of clients that
-    differ, clients that are missing, and means that overflow.
+    in ``fit.solved_end``. ``how`` are the other fields of ``NetworkObjective``: the layout, and by default no unit,
+    prior or centred columns. ``start`` is a former optimum of the same clients, layout and network, for any lambda and
+    p. It ends at the residual ``kkt``. ADMM needs hundreds of exchanges, but no client's Hessian; at infinity Newton
+    sees sums only and is taken. A CoterieError for numbers of clients that differ, clients that are missing, and means
+    that overflow.
     """
     if network.n != len(fed.clients):
         raise CoterieError(f"The network has {network.n:,} clients and the federation {len(fed.clients):,}.")
-    unit = np.ones(layout.d) if unit is None else np.asarray(unit, dtype=np.float64)
+    at, asked = NetworkObjective(fed, network, lam, float(p), **how), 0
+    layout = at.layout
     x, Z = np.zeros(layout.d1), np.zeros((network.n, layout.d2))
     U = np.zeros((len(network.edges), layout.d2))
     if start is not None:
         x, Z, U = start.x, start.Z, start.dual
-    at, asked = NetworkObjective(fed, network, lam, float(p), layout, unit, prior, centred=centred), 0
     if np.isinf(lam):
         return _as_one(at, x, Z, kkt)
     if solver == "newton" and lam > 0.0 and (start is None or np.array_equal(start.groups, network.components)):
@@ -245,30 +240,16 @@ def client_minimiser(
 
     A client that is ``alone`` (m,) is held by ``|own @ theta|^2 / 2`` besides.
     """
-    m, d = target.shape
-    root = rho**0.5
-    everyone, all_columns = np.arange(m, dtype=np.int64), np.arange(d, dtype=np.int64)
+    (m, d), root = target.shape, rho**0.5 * np.eye(len(unit))[None]  # of the curvature that is added to the losses
+    which = np.zeros(m, dtype=np.int64)
     if alone is not None and own is not None and alone.any():
-        return _held_minimiser(site, unit, target, rho * np.eye(d) + alone[:, None, None] * (own.T @ own), rho)
-    start = root * (site.state.get(AT, target) - target)
-    L, which = np.eye(d)[None] / root, np.zeros(m, dtype=np.int64)
-    u = site.objective.modes(unit, L, which, all_columns, np.ascontiguousarray(target), everyone, start)[3]
+        H, which = rho * np.eye(d) + alone[:, None, None] * (own.T @ own), np.arange(m, dtype=np.int64)
+        target, root = np.asarray(np.linalg.solve(H, rho * target[:, :, None])[:, :, 0]), np.linalg.cholesky(H)
+    target, L = np.ascontiguousarray(target), np.ascontiguousarray(np.linalg.inv(root).transpose(0, 2, 1))
+    start = np.einsum("mji,mj->mi", root[which], site.state.get(AT, target) - target)
+    u = site.objective.modes(unit, L, which, np.arange(d), target, np.arange(m), start)[3]
     site.count(m)
-    site.state[AT] = target + u / root
-    return {"theta": site.state[AT]}
-
-
-def _held_minimiser(site: Site, unit: Floats, target: Floats, H: Floats, rho: float) -> dict[str, Floats]:
-    """The same where what is added to a client's loss has the curvature H (m, d, d)."""
-    m, d = target.shape
-    target = np.ascontiguousarray(np.linalg.solve(H, rho * target[:, :, None])[:, :, 0])
-    root = np.linalg.cholesky(H)
-    L = np.ascontiguousarray(np.linalg.inv(root).transpose(0, 2, 1))
-    start = np.einsum("mji,mj->mi", root, site.state.get(AT, target) - target)
-    everyone, all_columns = np.arange(m, dtype=np.int64), np.arange(d, dtype=np.int64)
-    u = site.objective.modes(unit, L, everyone, all_columns, target, everyone, start)[3]
-    site.count(m)
-    site.state[AT] = target + np.einsum("mij,mj->mi", L, u)
+    site.state[AT] = target + np.einsum("mij,mj->mi", L[which], u)
     return {"theta": site.state[AT]}
 
 
@@ -345,34 +326,29 @@ def path(
     network: Network,
     p: float = 2,
     *,
-    layout: Layout,
-    unit: Floats | None = None,
-    prior: Prior | None = None,
-    centred: Floats | None = None,
     lam: npt.ArrayLike | None = None,
     steps: int = STEPS,
     span: float = SPAN,
     loss: Callable[[Floats], float] | None = None,
     kkt: float = 1e-6,
+    **how: Any,
 ) -> Path:
     """Minimise F along lambda, each time from the last minimiser; infinity comes first.
 
     ``lam`` (K,) are finite and positive, in any order; by default ``steps`` of them, in equal ratios, from where the
     clients of every component are sure to be one (``optimum.lambda_max``) down to ``span`` times that. ``loss(theta (n,
-    d))`` is that of rows that were held out, theta in the units given. A CoterieError for lambdas, steps or a span that
-    cannot be.
+    d))`` is that of rows that were held out, theta in the units given. ``how`` is as in :func:`optimum`. A CoterieError
+    for lambdas, steps or a span that cannot be.
     """
-    how: dict[str, Any] = {"layout": layout, "unit": unit, "prior": prior, "centred": centred, "kkt": kkt}
-    last = optimum(fed, network, np.inf, p, **how)
-    unit = np.ones(layout.d) if unit is None else unit
+    last = optimum(fed, network, np.inf, p, kkt=kkt, **how)
     if lam is None:
-        top = lambda_max(NetworkObjective(fed, network, 0.0, float(p), layout, unit, prior), last.x, last.Z)
+        top = lambda_max(NetworkObjective(fed, network, 0.0, float(p), **how), last.x, last.Z)
         values = grid(top, steps, span)
     else:
         values = np.sort(np.atleast_1d(np.asarray(lam, dtype=np.float64)))[::-1]
     optima, losses = [last], [np.nan if loss is None else loss(last.theta)]
     for value in values:
-        last = optimum(fed, network, float(value), p, start=last, **how)
+        last = optimum(fed, network, float(value), p, start=last, kkt=kkt, **how)
         optima.append(last)
         losses.append(np.nan if loss is None else loss(last.theta))
     return Path(np.concatenate([[np.inf], values]), optima, np.array(losses))
