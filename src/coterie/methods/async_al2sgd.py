@@ -122,7 +122,7 @@ class AsyncAL2SGD(ClusterRounds):
         """n iterations; counts communications ``between`` clusters, ``within`` each (k,), and ``refreshes``."""
         fed.mark(SNAPSHOT)
         levels, last = self.levels, state["t"] + n
-        heads = AnchorHeads(fed, client_update, self.momentum, levels, self.batch, state, self.parts, self.free)
+        heads = AnchorHeads(fed, self, client_update, state)
         counts = {name: state[name] for name in ("between", "within", "refreshes")}
         for t, xi0, xi in draw(self.seed, state["t"], n, self.coin, levels.coins[0]):
             steps = np.arange(t, t + len(xi0))
@@ -145,13 +145,13 @@ class AsyncAL2SGD(ClusterRounds):
             if s.ends:
                 network = s.level == len(heads.means) - 1
                 mean, weight = heads.exchange(speak, rest, s.restart, ask=bool(network.any()))
-                heads.communicated(np.where(speak, s.level, -1), mean, weight, self.network)
+                heads.communicated(np.where(speak, s.level, -1), mean, weight)
                 rest = np.where(speak, 0, rest)
                 sent["between"] += bool(network.any())
                 sent["within"] += speak & ~network
             if moves[now]:
                 average, weight = heads.exchange(everyone, rest, s.restart, refresh=True)
-                heads.moved(average, weight, self.network)
+                heads.moved(average, weight)
                 sent["refreshes"] += 1
                 rest = np.zeros_like(rest)
             begin, kept = int(now) + 1, rest
@@ -169,5 +169,5 @@ class AsyncAL2SGD(ClusterRounds):
         for steps, first in zip(s.steps, s.start, strict=True):
             speak = steps >= 0
             mean, weight = heads.exchange(speak, np.maximum(steps, 0), first)
-            heads.communicated(np.where(speak, 0, -1), mean, weight, self.network)
+            heads.communicated(np.where(speak, 0, -1), mean, weight)
         return np.asarray(np.sum(s.steps >= 0, axis=0))

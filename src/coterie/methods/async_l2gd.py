@@ -139,7 +139,7 @@ class AsyncL2GD(ClusterRounds):
         """n iterations; the state counts communications ``between`` clusters, and ``within`` each (k,)."""
         t, eta = state["t"], self.eta(state["t"]) if callable(self.eta) else self.eta
         levels, p = self.levels, self.levels.coins[0]
-        heads = ClusterHeads(levels, state, self.parts, self.free)
+        heads = ClusterHeads(fed, self, state)
         fed.mark(SNAPSHOT)
         compiled = state["compiled"] and self.compiled and self.network is central
         compiled &= self.untied is None and self.free is None
@@ -147,7 +147,7 @@ class AsyncL2GD(ClusterRounds):
         between, within, last = state["between"], state["within"], t + n
         before = previous(self.seed, t, self.coin, p)
         if together is None and not state["known"]:  # the steps before ran compiled, and no average was made
-            heads.ask_again(fed, state["tied"])
+            heads.ask_again(state["tied"])
         for first, xi0, xi in draw(self.seed, t, n, self.coin, p):
             above = levels.drawn(self.seed, first, xi0)
             counts = communications(xi0, xi, heads.equal, before)
@@ -162,7 +162,7 @@ class AsyncL2GD(ClusterRounds):
                 message |= {"p0": self.p0, "on": state["tied"]}
                 together(iterate_all, eta=eta, first=first, batch=self.batch, **message)
             else:
-                last = heads.iterate(fed, first, eta, above, xi, self.network, self.batch)
+                last = heads.iterate(first, eta, above, xi)
         outcome = client_work.observe(fed, self.monitor, last, heads.mean, heads.shared)
         outcome |= {"mean": heads.mean, "weight": heads.weight, "shared": heads.shared, "known": together is None}
         return state | {"t": t + n, "between": between, "within": within, **outcome}

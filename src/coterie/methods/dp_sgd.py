@@ -64,7 +64,3 @@ class DPSGD(LocalTraining):
         w = (w - self.rate(state["t"]) * v).astype(w.dtype)
         verdict: dict[str, Any] = {"diverged": 1.0 * (not np.isfinite(w).all()) * len(sums.rows), "broken": 0.0}
         return Sums({**sums, **verdict}, sums.to, sums.rows, sums.missing, sums.count), {"w": w, "v": v}
-
-    def models(self, fed: Federation, state: State) -> Floats:
-        """Every client's model (m, d): the shared one."""
-        return np.tile(state["w"], (len(fed.clients), 1))

@@ -22,10 +22,9 @@ import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, Work, require_all_replies, work
 from coterie.methods.clustered_l2gd.client_work import Reply, address, local_steps, parts, widened
-from coterie.methods.clustered_l2gd.cluster_rounds import Levels, NetworkAverage
 from coterie.methods.tree.client_work import reveal
 from coterie.numerics.arrays import Bools, Floats, Ints
-from coterie.objectives.gradient_steps import Momentum, full_gradient
+from coterie.objectives.gradient_steps import full_gradient
 from coterie.objectives.parameters import precision
 
 
@@ -131,49 +130,46 @@ class ClusterHeads:
     ``weight`` (k,) is the sum of gamma over the clients that answered last, ``shared`` (d2,) is what all clients share.
     """
 
-    def __init__(self, levels: Levels, state: dict[str, Any], how: dict[str, Any], free: Ints | None = None) -> None:
-        self.free, self.how, self.shared, mean, weight = free, how, state["shared"], state["mean"], state["weight"]
-        self.levels, ties = levels, levels.ties
+    def __init__(self, fed: Federation, method: Any, state: dict[str, Any]) -> None:
+        self.fed, self.method, self.levels, self.shared = fed, method, method.levels, state["shared"]
+        mean, weight, ties = state["mean"], state["weight"], method.ties
         self.gamma = ties.strongest
         self.equal, self.tied = ties.equal, ties.Gamma > 0.0
         self.mean, self.weight, self.told = np.array(mean), np.array(weight), np.ones(len(mean), dtype=bool)
         self.c, self.u = np.zeros(len(mean)), np.zeros(mean.shape)
 
-    def iterate(
-        self, fed: Federation, first: int, eta: float, above: Ints, xi: Bools, network: NetworkAverage, batch: int
-    ) -> int:
+    def iterate(self, first: int, eta: float, above: Ints, xi: Bools) -> int:
         """Lines 2 to 19 from ``first`` on, by rounds ``above`` clusters and coins xi; the last step that is finite."""
         local = eta / self.levels.local
         own = eta * self.levels.weight(0, np.zeros(len(local), dtype=np.int64))
         for s in segments(above, xi, first, self.equal):
             self.pull_to_average(s.before, own)
             for steps, start, pulls in zip(s.steps, s.start, s.pulls, strict=True):
-                self.exchange(fed, steps >= 0, np.maximum(steps, 0), start, local, batch)
+                self.exchange(steps >= 0, np.maximum(steps, 0), start, local)
                 self.pull_to_average(pulls, own)
             communicates = (s.rest > 0) | (self.unknown() if s.ends else self.pending())
             communicates &= (s.level > 0) | (not s.ends)
             moves = len(self.shared) > 0 and s.ends and bool((s.level == len(self.levels.coins) - 1).all())
             if communicates.any() or moves:
-                self.exchange(fed, communicates | moves, s.rest, s.restart, local, batch, eta if moves else 0.0)
+                self.exchange(communicates | moves, s.rest, s.restart, local, eta if moves else 0.0)
             if s.ends:
-                c, u = self.levels.pull(np.where(s.level > 0, s.level, -1), self.mean, self.weight, network)
+                level, network = np.where(s.level > 0, s.level, -1), self.method.network
+                c, u = self.levels.pull(level, self.mean, self.weight, network)
                 self.pull(eta * c, eta * u)
             if not (np.isfinite(self.mean).all() and np.isfinite(self.shared).all()):
                 return s.last
         return first + len(xi)
 
-    def exchange(
-        self, fed: Federation, mask: Bools, steps: Ints, first: Ints, size: Floats, batch: int, eta: float = 0.0
-    ) -> None:
+    def exchange(self, mask: Bools, steps: Ints, first: Ints, size: Floats, eta: float = 0.0) -> None:
         """Clusters ``mask`` make their pending pull and local steps; sums of gamma theta and of gamma come back.
 
         With an eta, what is shared makes a step of a round of the network.
         """
         sent = {"c": self.c, "u": self.u, "step": size, "steps": steps, "first": first}
         message: Any = {name: PerCluster(value) for name, value in sent.items()}
-        to = address(fed, mask, self.free)
-        how = self.how | ({"shared": self.shared, "ask": eta > 0.0} if len(self.shared) else {})
-        sums = fed.total(client_update, to=to, by="cluster", batch=batch, **how, **message)
+        message |= self.method.parts | ({"shared": self.shared, "ask": eta > 0.0} if len(self.shared) else {})
+        to = address(self.fed, mask, self.method.free)
+        sums = self.fed.total(client_update, to=to, by="cluster", batch=self.method.batch, **message)
         self.c[mask], self.u[mask], self.told[mask] = 0.0, 0.0, True
         if not sums:
             return
@@ -185,12 +181,12 @@ class ClusterHeads:
         self.weight[mask] = sums["g"][mask]
         self.mean[answered] = sums["s"][answered] / sums["g"][answered, None]
 
-    def ask_again(self, fed: Federation, tied: Floats) -> None:
+    def ask_again(self, tied: Floats) -> None:
         """Ask for averages, and what is shared, where clients made steps without the heads."""
         if len(self.shared):
-            self.shared = require_all_replies(fed.ask(reveal, to=[0]))["theta"][0, tied == 0.0]
+            self.shared = require_all_replies(self.fed.ask(reveal, to=[0]))["theta"][0, tied == 0.0]
         none = np.zeros(len(self.c), dtype=np.int64)
-        self.exchange(fed, np.ones(len(none), dtype=bool), none, none, self.c, 0)
+        self.exchange(np.ones(len(none), dtype=bool), none, none, self.c)
 
     def pull(self, c: Floats, u: Floats) -> None:
         """All clusters will pull by c (k,) and u (k, d), those aside in which nobody answered."""
@@ -224,22 +220,11 @@ class AnchorHeads:
     cluster is told, so that clients that were away go on with the others'. ``change`` is what was asked of them last.
     """
 
-    def __init__(
-        self,
-        fed: Federation,
-        client_update: Work,
-        momentum: Momentum,
-        levels: Levels,
-        batch: int,
-        state: dict[str, Any],
-        how: dict[str, Any],
-        free: Ints | None = None,
-    ) -> None:
-        self.free, self.how, self.shared, self.copies = free, how, state["shared"], np.array(state["copies"])
+    def __init__(self, fed: Federation, method: Any, client_update: Work, state: dict[str, Any]) -> None:
+        self.fed, self.method, self.client_update, self.levels = fed, method, client_update, method.levels
+        self.shared, self.copies, self.momentum = state["shared"], np.array(state["copies"]), method.momentum
         self.change, self.jump = np.zeros(self.copies.shape[2]), np.zeros_like(self.copies[:, 0])
-        self.fed, self.client_update, self.momentum, self.batch = fed, client_update, momentum, batch
-        self.levels, self.means, self.fresh = levels, list(state["means"]), np.array(state["fresh"])
-        self.number = state["refreshes"]
+        self.means, self.fresh, self.number = list(state["means"]), np.array(state["fresh"]), state["refreshes"]
         self.c, self.u = np.full(len(self.fresh), -1.0), np.zeros(self.average.shape)
 
     @property
@@ -247,9 +232,9 @@ class AnchorHeads:
         """Averages of x over clusters."""
         return np.asarray(self.means[0])
 
-    def communicated(self, level: Ints, theta: Floats, weight: Floats, network: NetworkAverage) -> None:
+    def communicated(self, level: Ints, theta: Floats, weight: Floats) -> None:
         """Clusters will step from a round of ``level`` (k,), -1 for none, by averages ``theta`` over ``weight``."""
-        c, u = self.levels.pull(level, theta, weight, network)
+        c, u = self.levels.pull(level, theta, weight, self.method.network)
         for a, mean in enumerate(self.means):
             u -= np.where(level >= a, self.levels.weight(a, np.maximum(level, a)), 0.0)[:, None] * mean
         in_network = level == len(self.means) - 1
@@ -262,10 +247,11 @@ class AnchorHeads:
         """Clusters ``mask`` will step from a communication: by c (k,) and u (k, d)."""
         self.c, self.u = np.where(mask, c, self.c), np.where(mask[:, None], u, self.u)
 
-    def moved(self, average: Floats, weight: Floats, network: NetworkAverage) -> None:
+    def moved(self, average: Floats, weight: Floats) -> None:
         """The anchor has moved to where its averages over clusters are these."""
         self.means, self.fresh = self.levels.ties.level_means(average, weight), np.ones(len(weight), dtype=bool)
-        self.means[-1], self.number = network(self.levels.ties.passed[-1] * weight, average), self.number + 1
+        self.means[-1] = self.method.network(self.levels.ties.passed[-1] * weight, average)
+        self.number += 1
 
     def step_copies(self, mask: Bools, g: Floats) -> None:
         """What is shared makes a step at clusters ``mask``, along g (k, d2)."""
@@ -289,8 +275,8 @@ class AnchorHeads:
         sent = {"c": self.c, "u": self.u, "scale": scale, "count": count, "first": first}
         sent["v"] = sum(share[:, None] * mean for share, mean in zip(self.levels.ties.share, self.means, strict=True))
         message: Any = {name: PerCluster(value) for name, value in sent.items()}
-        message |= {"momentum": np.array([m.a1, m.a2, m.b1, m.pace, m.eta]), "batch": self.batch}
-        message["anchor"], to = self.number, address(self.fed, mask, self.free)
+        message |= {"momentum": np.array([m.a1, m.a2, m.b1, m.pace, m.eta]), "batch": self.method.batch}
+        message["anchor"], to = self.number, address(self.fed, mask, self.method.free)
         if ask := self.jump.size > 0 and (ask or refresh):
             self.change = np.zeros_like(self.change)
         if self.jump.size:
@@ -299,7 +285,7 @@ class AnchorHeads:
             message |= {"shared": self.shared, "copies": PerCluster(self.copies.copy()), "ask": ask}
             for s in range(int(count[mask].max(initial=0))):
                 self.step_copies(mask & (count > s), h)
-        sums = self.fed.total(self.client_update, to=to, by="cluster", refresh=refresh, **self.how, **message)
+        sums = self.fed.total(self.client_update, to=to, by="cluster", refresh=refresh, **self.method.parts, **message)
         self.c, self.fresh = np.where(mask, -1.0, self.c), self.fresh & ~mask
         if not sums:
             return self.average, np.zeros(len(self.fresh))
