@@ -28,6 +28,7 @@ from typing import Annotated, Any, Protocol
 
 import numpy as np
 
+from coterie.lazy_modules import sparse
 from coterie.numerics.arrays import Bools, Floats, Ints, kernel
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
 from coterie.options import Checked, Option
@@ -68,12 +69,10 @@ class Rule(Protocol):
 
 def weighted_mean(g: Floats, weights: Floats, starts: Ints) -> Floats:
     """Weighted means (M, d) of the rows of g (P, d) within ``starts`` (M + 1,); zero where all weights are."""
-    from scipy.sparse import csr_array
-
     M, counted = len(starts) - 1, np.flatnonzero(weights > 0.0)
     of = np.repeat(np.arange(M), np.diff(starts))[counted]
     share = weights[counted] / np.bincount(of, weights[counted], minlength=M)[of]
-    return np.asarray(csr_array((share, (of, counted)), shape=(M, len(g))) @ g)
+    return np.asarray(sparse.csr_array((share, (of, counted)), shape=(M, len(g))) @ g)
 
 
 class Mean(Rule):
