@@ -14,6 +14,7 @@ from coterie.cli.declared_options import Force, Place, new_file
 from coterie.cli.fit_and_compare import TableOrConfig, kind_of, reading
 from coterie.cli.outputs import check_table, write_table
 from coterie.cli.terminal import found, say, width
+from coterie.data.labels import encode
 from coterie.deployment.federation_toml import LONGEST
 from coterie.errors import CoterieError
 from coterie.methods.collaboration.options import Options
@@ -95,7 +96,6 @@ def advised(context: typer.Context, table: Path, main: str | None) -> Advice:
         given = {name: value for name, value in options.items() if name in o.given(context)}
         formula = given.pop("formula", None)
         return advice_in(sites.carried(context, table, advice_asked(formula, given)))
-    from coterie.data.labels import encode
     from coterie.results.advice import client_position
     from coterie.results.make_advice import check_call
 

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
+from coterie import __version__
 from coterie.cli import advise, doctor, federation, fit_and_compare, list_methods_and_data, use_saved_results
 from coterie.cli.outputs import OUTPUTS, interrupted
 from coterie.cli.terminal import Commands, complain
@@ -50,8 +51,6 @@ def start(
     """A model for each client of a federation, informed by how the clients are related."""
     context.obj = debug
     if version:
-        from coterie import __version__
-
         typer.echo(f"coterie {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import typer
 
 from coterie.cli import declared_options as o
@@ -13,6 +14,8 @@ from coterie.cli.declared_options import Force, ModelPath, Place, TablePath, her
 from coterie.cli.fit_and_compare import what_was_read
 from coterie.cli.outputs import check_folder, check_page, check_table, need_room, ours, wrote
 from coterie.cli.terminal import found, say
+from coterie.data.labels import label_text, resembling
+from coterie.data.table import Table, meant
 from coterie.errors import CoterieError, listed, nearest, plural
 from coterie.lazy_modules import pd
 from coterie.results.fit_options import Prediction
@@ -102,7 +105,6 @@ def read(
     table: Path, result: FitResult, keep: list[str], na_values: list[str] | None
 ) -> tuple[pd.DataFrame, list[str]]:
     """The table, and which of its columns to keep; those the model does not use are read as they are written."""
-    from coterie.data.table import Table
     from coterie.data.table_files import read_table
 
     m, design = result.model, result.design
@@ -133,8 +135,6 @@ def sentences(answers: pd.DataFrame) -> Iterator[str]:
 
 def of_client(df: pd.DataFrame, model: Model, client: str | None) -> pd.DataFrame:
     """The table with a column that says whose rows they are, where it has none and one client was named."""
-    from coterie.data.table import meant
-
     name = model.client_name
     if client is None:
         if name not in df.columns:
@@ -150,10 +150,6 @@ def of_client(df: pd.DataFrame, model: Model, client: str | None) -> pd.DataFram
 
 def need_client(model: Model, client: str) -> Any:
     """The label of a client that is named; a CoterieError for one that the model has not."""
-    import numpy as np
-
-    from coterie.data.labels import label_text, resembling
-
     known = {label_text(label): label for label in model.labels}
     if label_text(client) not in known:
         pairs = resembling(np.array([client], dtype=object), np.array(list(known), dtype=object))

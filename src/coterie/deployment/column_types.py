@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.data.columns import Column, at_rows
+from coterie.data.labels import encode, label_text
 from coterie.errors import CoterieError, listed
 from coterie.options import Option, check
 
@@ -80,8 +82,6 @@ class SchemaColumn:
 
     def out_of_range(self, name: str, outside: Mask) -> str:
         """A sentence, for the owner of rows, about those whose value lies outside its range."""
-        from coterie.data.columns import at_rows
-
         low, high = (f"{end:g}" if end is not None else "" for end in (self.low, self.high))
         span = f"{low} to {high}" if low and high else f"{low} and more" if low else f"{high} and less"
         unit = f" {self.unit}" if self.unit else ""
@@ -128,8 +128,6 @@ class ColumnType:
 
 def numbers(series: pd.Series[Any]) -> npt.NDArray[np.float64]:
     """The values of a column of numbers; NaN where there is none."""
-    from coterie.data.columns import Column as Column
-
     return np.array(Column(series).numbers, dtype=np.float64)
 
 
@@ -178,8 +176,6 @@ def far(name: str, center: float, scale: float, agreed: SchemaColumn) -> list[st
 
 
 def _check_number(name: str, column: SchemaColumn, series: pd.Series[Any], least: int, found: Findings) -> SchemaColumn:
-    from coterie.data.columns import Column
-
     values, held = numbers(series), Column(series)
     strange, outside = ~np.isfinite(values) & _is_there(series), column.outside(values)
     for what, rows in held.faults("number"):
@@ -200,8 +196,6 @@ def _check_number(name: str, column: SchemaColumn, series: pd.Series[Any], least
 
 
 def _level_counts(series: pd.Series[Any]) -> dict[str, int]:
-    from coterie.data.labels import encode, label_text
-
     coded = encode(series)
     counts = np.bincount(coded.codes[coded.codes >= 0], minlength=len(coded.labels))
     return {label_text(v): int(n) for v, n in zip(coded.labels, counts, strict=True)}

@@ -16,20 +16,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie.deployment import folders, logs
 from coterie.deployment.federation_toml import BOOK, RELEASES, SITE, Config
 from coterie.deployment.membership import Register
 from coterie.deployment.site.disclosure import Releases
 from coterie.deployment.site.site_toml import Member
+from coterie.engines.privacy import Guard
 from coterie.errors import CoterieError, plural
 from coterie.options import call
 from coterie.report.page import page
 from coterie.report.tables import Table
-
-if TYPE_CHECKING:
-    from coterie.engines.privacy import Guard
 
 RUNS = 12  # the last so many are shown
 FRESH = 15.0  # seconds for which an engine's word on who is connected counts
@@ -227,8 +225,6 @@ class Watch:
 
 def guard_of(home: Path, member: Member) -> Guard | None:
     """The guard of a site's privacy budget, to be read only; None where its owner set none."""
-    from coterie.engines.privacy import Guard
-
     if not member.privacy:
         return None
     return call(Guard, member.privacy, "[privacy]", lambda request, key: b"", book=home / BOOK)

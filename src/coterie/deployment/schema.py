@@ -13,16 +13,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from coterie import files, options
+from coterie.data.design import Design
+from coterie.data.formula import limit_columns, parse
+from coterie.data.table import Table
 from coterie.deployment import toml_files
 from coterie.deployment.column_types import TYPES, SchemaColumn, far
 from coterie.errors import CoterieError, nearest
 from coterie.lazy_modules import pd
-
-if TYPE_CHECKING:
-    from coterie.data.design import Design
 
 _MOMENTS = ("center", "scale", "standardize")
 
@@ -88,9 +90,6 @@ class Schema:
         A ``.`` leaves out ``exclude`` besides the outcome and the labels. A CoterieError names a column that the schema
         has not, a category without levels, or a term such as ``scale(x)`` for which the schema has no numbers.
         """
-        from coterie.data.design import Design
-        from coterie.data.formula import limit_columns, parse
-
         parsed = parse(formula, self.columns, [*exclude, *self.labels])
         for name in (*parsed.outcome_columns, *parsed.columns):
             column = self.columns[name]
@@ -130,8 +129,6 @@ class Schema:
 
     def _rows(self, names: Iterable[str]) -> pd.DataFrame:
         """A table made up of some columns, to learn from: every level occurs, numbers go evenly over their range."""
-        import numpy as np
-
         columns = {name: self.columns[name] for name in names}
         n = max(100, *(len(c.levels) for c in columns.values()), 0)
         data: dict[str, Any] = {}
@@ -147,8 +144,6 @@ class Schema:
 
 def _with(kept: Any, numbers: Mapping[str, float]) -> Any:
     """What a term remembers, with the agreed numbers for what it learned; what it does without stays None."""
-    import numpy as np
-
     if not isinstance(kept, dict):
         return kept
     return {
@@ -188,8 +183,6 @@ def propose(
     ``min_group`` rows are told to the owner, since their names travel. Of what is ``known``, types, units, ranges and
     numbers stay, and levels are added.
     """
-    from coterie.data.table import Table
-
     table = Table.of(df)
     before = {} if known is None else known.columns
     labels, categories = list(labels), list(categories)

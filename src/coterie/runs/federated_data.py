@@ -16,7 +16,7 @@ import numpy.typing as npt
 from coterie.data import partition as deals
 from coterie.data.array_input import arrays, as_array, as_labels, as_numbers, is_table
 from coterie.data.columns import at_rows
-from coterie.data.images import rotated
+from coterie.data.images import fashion, rotated
 from coterie.data.labels import encode, label_ids
 from coterie.data.net_inputs import as_inputs, hashed, is_plain, several
 from coterie.data.partition import ClientRows, Partition, PartitionedRows, partition_rows, shuffled
@@ -307,8 +307,6 @@ def _source(config: Config) -> Table:
         digits = load_digits()
         found: Any = {"X": (digits.images / 16.0).astype(np.float32), "y": digits.target}
     elif name == "fashion-mnist":
-        from coterie.data.images import fashion
-
         images = called(fashion, "The data source 'fashion-mnist'", args)
         pixels = np.concatenate([images.images, images.test_images]).astype(np.float32) / 255.0
         found = {"X": pixels, "y": np.concatenate([images.labels, images.test_labels])}

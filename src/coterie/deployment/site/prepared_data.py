@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.labels import encode, label_ids, travelling
+from coterie.data.splits import share
 from coterie.deployment.federation_toml import PROBLEM, SCHEMA
 from coterie.deployment.schema import Schema, clusters_of
 from coterie.deployment.site.disclosure import Behind
@@ -28,6 +30,7 @@ from coterie.federation import find_work, work_name
 from coterie.methods.local_training.whitening import ROOM, in_frame
 from coterie.methods.tree.dispersion import in_family
 from coterie.methods.tree.in_step import all_of, part
+from coterie.objectives.glm import GLM
 from coterie.user_code import import_object
 
 KINDS = ("table", "factory")
@@ -90,7 +93,6 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         raise CoterieError("The mean weight of a run is a number above 0: use one version of coterie at all sites.")
     found = _from_table(folder, member, task, data)
     if hold is not None:
-        from coterie.data.splits import share
         from coterie.deployment.site.holdout import split_holdout
         from coterie.deployment.site.table import split_keys, told_counts
 
@@ -118,7 +120,6 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
 def _from_table(folder: Path, member: Member, task: Mapping[str, Any], data: str) -> Prepared:
     """What a table gives, from the cache if it is there."""
     from coterie import __version__
-    from coterie.objectives.glm import GLM
 
     own = Schema.read(folder / SCHEMA)
     agreed = own if task["schema"] is None else Schema.of(task["schema"], "the schema of the run")
@@ -142,8 +143,6 @@ def _from_table(folder: Path, member: Member, task: Mapping[str, Any], data: str
 
 def without_clients(task: Mapping[str, Any], note: str) -> Prepared:
     """What a site holds that has no rows for a task: no clients."""
-    from coterie.objectives.glm import GLM
-
     none, whole, text = np.empty(0), np.empty(0, np.int64), np.empty(0, "U1")
     objective = GLM(np.empty((0, 1)), none, none, none, whole, whole)
     return Prepared(objective, text, whole, np.empty(0, np.uint64), dict.fromkeys(clusters_of(task), text), (note,))
@@ -176,8 +175,6 @@ def _from_factory(folder: Path, member: Member, task: Mapping[str, Any]) -> Prep
     objective, labels, *rest = made
     if len(objective) == 0:
         raise NoRows(f"{name} made no clients.")
-    from coterie.data.labels import encode, label_ids, travelling
-
     labels = np.asarray(labels)
     groups = encode(np.asarray(rest[0]) if rest else np.zeros(len(objective), dtype=np.int64))
     order = np.lexsort((encode(labels).codes, groups.codes))  # as the coordinator puts all sites' clients

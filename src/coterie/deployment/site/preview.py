@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.labels import label_ids
 from coterie.deployment import toml_files
 from coterie.deployment.federation_toml import BOOK, RELEASES, SCHEMA, Config
 from coterie.deployment.site import prepared_data
@@ -150,8 +151,6 @@ def _without_stand_ins(text: str, name: str, others: Sequence[str]) -> str:
 
 def renamed(held: Prepared, name: str) -> Prepared:
     """The same rows as other clients, of a site called ``name``, in the same order; clusters stay."""
-    from coterie.data.labels import label_ids
-
     old = held.labels.tolist() if held.labels.dtype.kind == "U" else [f"{i:09d}" for i in range(len(held.labels))]
     labels = np.array([f"{name}/{label}" for label in old], dtype=str)
     return replace(held, labels=labels, ids=label_ids(labels))

@@ -32,6 +32,7 @@ from coterie.engines import wire
 from coterie.engines.checkpoint_and_journal import ANEW, read_durable, write_durable
 from coterie.engines.header_compression import CoordinatorLink
 from coterie.engines.message_checks import Answer, failed, need_form
+from coterie.engines.privacy import Guard
 from coterie.engines.privacy.gaussian_mechanism import PUBLIC
 from coterie.engines.site import Node
 from coterie.errors import CoterieError, NoRows, fitting, plural
@@ -113,8 +114,6 @@ class SiteReceiver:
         """What answers, behind the guard of the owner's privacy where ``site.toml`` has one."""
         if not self.member.privacy:
             return self._answer
-        from coterie.engines.privacy import Guard
-
         where = f"[privacy] of '{self.folder / SITE}'"
         return call(Guard, self.member.privacy, where, self._answer, book=self._keep / BOOK)
 
