@@ -21,6 +21,7 @@ import numpy.typing as npt
 from coterie.errors import CoterieError
 from coterie.lazy_modules import pd
 from coterie.numerics.arrays import Ints
+from coterie.numerics.keyed_random import text_ids
 
 Labels = npt.NDArray[Any]
 
@@ -196,8 +197,7 @@ def label_ids(labels: Labels) -> npt.NDArray[np.uint64]:
 
     They are the same for 1 and "1", on any machine and in any order.
     """
-    text = labels.astype(str).astype(object) if labels.dtype.kind in "iu" else _texts(labels)
-    return np.asarray(pd.util.hash_array(text, categorize=False), dtype=np.uint64)
+    return text_ids(labels.astype(str) if labels.dtype.kind in "iu" else _texts(labels))
 
 
 def find_labels(known: Labels, values: Any) -> Ints:

@@ -6,11 +6,13 @@ in any order, sees the same numbers.
 References
 ----------
 .. [1] Steele, Lea, Flood (2014), Fast splittable pseudorandom number generators, OOPSLA.
+.. [2] Aumasson, Bernstein (2012), SipHash: a fast short-input PRF, INDOCRYPT.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,48 @@ def _mix(z: U64) -> U64:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(z ^ (z >> np.uint64(31)), dtype=np.uint64)
+
+
+def text_ids(texts: Iterable[str]) -> U64:
+    """64-bit hashes (m,) of texts: pandas' ``hash_array``, SipHash-2-4 [2]_, without pandas, which nets do not load."""
+    data = [text.encode() for text in texts]
+    length = np.array([len(each) for each in data], dtype=np.int64)
+    out = np.empty(len(data), dtype=np.uint64)
+    for n in np.unique(length // 8):
+        some = np.flatnonzero(length // 8 == n)
+        padded = b"".join(data[i].ljust(8 * n + 8, b"\0") for i in some)
+        words = np.frombuffer(padded, dtype="<u8").reshape(len(some), n + 1).copy()
+        words[:, n] |= length[some].astype(np.uint64) << np.uint64(56)
+        out[some] = _siphash(words)
+    return _mix(out)
+
+
+def _siphash(words: U64) -> U64:
+    """The hash (m,) of rows of words (m, n), the last of which begins with the length."""
+    start = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+    key = [int.from_bytes(half, "little") for half in (b"01234567", b"89123456")]
+    a, b, c, d = (np.full(len(words), one ^ key[k % 2], dtype=np.uint64) for k, one in enumerate(start))
+
+    def turned(x: U64, by: int) -> U64:
+        return (x << np.uint64(by)) | (x >> np.uint64(64 - by))
+
+    def two_rounds() -> None:
+        nonlocal a, b, c, d
+        for _ in range(2):
+            a, c = a + b, c + d
+            b, d = turned(b, 13) ^ a, turned(d, 16) ^ c
+            a, c = turned(a, 32) + d, c + b
+            b, d = turned(b, 17) ^ c, turned(d, 21) ^ a
+            c = turned(c, 32)
+
+    for word in words.T:
+        d = d ^ word
+        two_rounds()
+        a = a ^ word
+    c = c ^ np.uint64(0xFF)
+    two_rounds()
+    two_rounds()
+    return a ^ b ^ c ^ d
 
 
 def starts(seed: int, stream: str, ids: npt.ArrayLike) -> U64:
