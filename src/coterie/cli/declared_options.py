@@ -13,6 +13,7 @@ from typer import Argument, BadParameter, Context, Option
 
 from coterie import files, options
 from coterie.errors import CoterieError
+from coterie.methods.registry import METHODS
 from coterie.options import Declared, declared
 from coterie.results.fit_options import Columns, Options
 
@@ -58,8 +59,6 @@ def own_option(name: str, metavar: str | None, text: str, group: str | None = No
 
 def complete_method(incomplete: str) -> list[str]:
     """Names of methods that begin so, for a shell that completes them."""
-    from coterie.methods.registry import METHODS
-
     return [name for name in METHODS if name.startswith(incomplete)]
 
 

@@ -16,6 +16,7 @@ from coterie.cli import fit_over_sites as o
 from coterie.cli.declared_options import Json, takes
 from coterie.cli.terminal import Group, found, say, width
 from coterie.deployment import folders, logs, processes, secure_sum_setup
+from coterie.deployment.coordinator.check_sites import read_report
 from coterie.deployment.federation_toml import SCHEMA, SITE, Config
 from coterie.deployment.membership import Register
 from coterie.deployment.schema import Schema
@@ -73,8 +74,6 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Ask every site for its clock, its versions and how its columns differ from those of others; no row moves."""
-    from coterie.deployment.coordinator.check_sites import read_report
-
     home, _, engine = folders.opened(folder)
     run_id = folders.unused(home, "check")
     described = {"program": "check", "options": {"unite": unite}}

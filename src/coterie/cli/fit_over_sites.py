@@ -16,6 +16,7 @@ from coterie.cli import declared_options as o
 from coterie.cli.declared_options import own_option, place
 from coterie.cli.outputs import OUTPUTS
 from coterie.cli.terminal import found, say
+from coterie.deployment import logs
 from coterie.deployment.federation_toml import LONGEST, is_federation
 from coterie.errors import CoterieError, listed
 from coterie.options import declared
@@ -160,8 +161,6 @@ def carried(context: typer.Context, folder: Path, what: Mapping[str, Any]) -> Pa
     from coterie.deployment.calls_over_sites import carried_out
 
     def go(engine: Any, home: Path, run_id: str, timeout: float) -> None:
-        from coterie.deployment import logs
-
         try:
             follow(engine, home, run_id, timeout)
         except KeyboardInterrupt:
@@ -184,8 +183,6 @@ def carried(context: typer.Context, folder: Path, what: Mapping[str, Any]) -> Pa
 def follow(engine: Any, home: Path, run_id: str, timeout: float = LONGEST) -> None:
     """Run to the end, and print a line for each exchange as it happens."""
     from threading import Event, Thread
-
-    from coterie.deployment import logs
 
     path = home / "runs" / run_id / logs.LOG
     who = f"'coterie federation status {shlex.quote(str(home))}' says who is connected."

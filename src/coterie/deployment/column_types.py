@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,8 @@ import numpy.typing as npt
 from coterie.data.columns import Column, at_rows
 from coterie.data.labels import encode, label_text
 from coterie.errors import CoterieError, listed
+from coterie.lazy_modules import pd
 from coterie.options import Option, check
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Mask = npt.NDArray[np.bool_]
 LARGEST = 1e60  # numbers of a larger size are not used: so products of several of them are numbers

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie import files, options
+from coterie.engines.checkpoint_and_journal import write_durable
 from coterie.errors import CoterieError, or_say
 
 T = TypeVar("T")
@@ -27,8 +28,6 @@ def write(path: Path, tables: Mapping[str, Any], head: str = "", remarks: Mappin
 
     ``head`` is a comment above, ``remarks`` are comments behind the lines of keys.
     """
-    from coterie.engines.checkpoint_and_journal import write_durable
-
     comment = "".join(f"# {line}\n" for line in head.splitlines())
     lines = text(tables)
     for key, remark in (remarks or {}).items():
