@@ -74,6 +74,7 @@ class Side:
     def __init__(self, tree: Path, setup: str, statement: str) -> None:
         path = os.pathsep.join(map(str, (tree / "src", tree)))
         environment = os.environ | ONE_THREAD | {"PYTHONPATH": path}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a tree just unpacked would be compiled at every import
         command, pipe = [sys.executable, "-W", "ignore", "-c", LOOP, setup, statement], subprocess.PIPE
         self.process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment, cwd=tree

@@ -63,12 +63,12 @@ class Worker:
         self.process.wait()
 
 
-def pair(ours: Worker, theirs: Worker, warm: bool, pairs: int, seconds: float) -> list[tuple[Any, Any]]:
+def pair(ours: Worker, theirs: Worker, pairs: int, seconds: float) -> list[tuple[Any, Any]]:
     """Answers in turns; as many as there is time for, and one at least."""
-    start, answers = time.monotonic(), []
+    answers = []
     ours.ask()
-    if warm:
-        theirs.ask()
+    theirs.ask()
+    start = time.monotonic()
     while len(answers) < pairs and (not answers or time.monotonic() - start < seconds):
         answers.append((ours.ask(), theirs.ask()))
     return answers
@@ -125,8 +125,7 @@ def beside(name: str, given: argparse.Namespace, root: Path, log: Any) -> dict[s
             print(f"{name}: {module.NAME} is not installed and is skipped", flush=True)
             continue
         try:
-            warm = not getattr(module, "STARTS_PROCESSES", False)
-            rows.append(compared(problem, peer, theirs, pair(ours, theirs, warm, given.pairs, given.seconds)))
+            rows.append(compared(problem, peer, theirs, pair(ours, theirs, given.pairs, given.seconds)))
             print(f"{name}: {module.NAME} {rows[-1]['ratio']:.2f}, agrees: {rows[-1]['agrees']}", flush=True)
         except RuntimeError as problem_of_peer:
             missing.append(peer)
@@ -134,7 +133,7 @@ def beside(name: str, given: argparse.Namespace, root: Path, log: Any) -> dict[s
         theirs.close()
     ours.close()
     about = {"what": problem.what, "objective": problem.objective, "agree": problem.agree}
-    return about | {"rows": rows, "missing": missing, "load": round(os.getloadavg()[0], 1)}
+    return about | {"rows": rows, "missing": missing, "load": round(os.getloadavg()[0], 1), "commit": commit()}
 
 
 def main() -> None:
@@ -144,7 +143,7 @@ def main() -> None:
         "--python", action="append", default=[], help="another interpreter in which peers are installed"
     )
     parser.add_argument("--pairs", type=int, default=5, help="fits of either side (default 5)")
-    parser.add_argument("--seconds", type=float, default=30.0, help="no further pair after so long (default 30)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="no further pair after so long (default 20)")
     parser.add_argument("--log", default=os.devnull, help="where peers' own words go")
     given = parser.parse_args()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"problems": {}}
@@ -155,7 +154,6 @@ def main() -> None:
                 "date": datetime.date.today().isoformat(),
                 "machine": f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}",
                 "coterie": import_module("coterie").__version__,
-                "commit": commit(),
             }
             RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     write()
