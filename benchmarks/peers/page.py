@@ -166,13 +166,13 @@ installed is skipped. The page is made from what was measured, by `python -m ben
 ## How it was measured
 
 Each side is a process of its own with one thread, which fits when it is told to; both take turns, after one fit of
-each that is not counted. Times are processor seconds, those of processes that a peer starts included, which other work
-on the machine disturbs less than it does a clock; the median of the pairs counts, and the range of their ratios stands
-beside it. Where pairs take long there are fewer. coterie is timed from the table to the coefficients with their standard
-errors and degrees of freedom, which have how unsure variances are, as no peer's here do; averaging and convex clustering
-from arrays on. Mixed models are by maximum likelihood, which all peers have. Two answers are the same if log-likelihoods
-are within .01 (.1 by Laplace's approximation) and coefficients within 1e-3 (5e-3), losses of convex clustering within
-2e-6 of them, accuracies within .03, as shuffles differ.
+each that is not counted. Times are processor seconds, those of processes that a peer starts included, which other
+work on the machine disturbs less than it does a clock; the median of the pairs counts, and the range of their ratios
+stands beside it. Where pairs take long there are fewer. coterie is timed from the table to the coefficients with
+their standard errors and degrees of freedom, which have how unsure variances are, as no peer's here do; averaging and
+convex clustering from arrays on. Mixed models are by maximum likelihood, which all peers have. Two answers are the
+same if log-likelihoods are within .01 (.1 by Laplace's approximation) and coefficients within 1e-3 (5e-3), losses of
+convex clustering within 2e-6 of them, accuracies within .03, as shuffles differ.
 
 Measured on {machine}, {date}, at a load of {low} to {high}, coterie {coterie} at {commits}. Beside other work on
 the same cores short fits lose more than long ones, and ratios of one pair say little of their last digits.
