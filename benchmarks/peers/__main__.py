@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +27,7 @@ from benchmarks.peers.problems import PROBLEMS
 from benchmarks.peers.protocol import ONE_THREAD, Problem
 
 ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 600.0  # seconds of a fit
 
 
 class Missing(Exception):
@@ -38,6 +40,7 @@ class Worker:
     def __init__(self, peer: str, folder: Path, pythons: list[str], log: Any) -> None:
         path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
         environment = os.environ | ONE_THREAD | {"PYTHONPATH": path}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is started anew would be compiled anew
         for python in pythons:
             command = [python, "-W", "ignore", "-m", "benchmarks.peers.protocol", peer, str(folder)]
             pipe = subprocess.PIPE
@@ -51,12 +54,17 @@ class Worker:
         raise Missing(peer)
 
     def ask(self) -> dict[str, Any]:
-        """One fit."""
-        self.process.stdin.write("fit\n")
-        self.process.stdin.flush()
-        if said := self.process.stdout.readline():
-            return json.loads(said)
-        raise RuntimeError(f"The peer ended with code {self.process.wait()}; the log says why.")
+        """One fit; RuntimeError where it fails, or takes longer than LIMIT."""
+        stop = threading.Timer(LIMIT, self.process.kill)
+        stop.start()
+        try:
+            self.process.stdin.write("fit\n")
+            self.process.stdin.flush()
+            if said := self.process.stdout.readline():
+                return json.loads(said)
+        finally:
+            stop.cancel()
+        raise RuntimeError(f"it ended with code {self.process.wait()}, and its log says why.")
 
     def close(self) -> None:
         self.process.stdin.close()
@@ -127,7 +135,7 @@ def beside(name: str, given: argparse.Namespace, root: Path, log: Any) -> dict[s
         try:
             rows.append(compared(problem, peer, theirs, pair(ours, theirs, given.pairs, given.seconds)))
             print(f"{name}: {module.NAME} {rows[-1]['ratio']:.2f}, agrees: {rows[-1]['agrees']}", flush=True)
-        except RuntimeError as problem_of_peer:
+        except (RuntimeError, OSError) as problem_of_peer:
             missing.append(peer)
             print(f"{name}: {module.NAME} is skipped: {problem_of_peer}", flush=True)
         theirs.close()
