@@ -31,7 +31,7 @@ from coterie.runs.config import differences, judged
 from coterie.runs.config_keys import section
 from coterie.runs.loop_and_callbacks import Callback, Look, State, follow
 from coterie.runs.model_objective import need_layers, of_layout
-from coterie.runs.scores import Scores
+from coterie.runs.scores import RARE, Scores
 from coterie.runs.training_problem import TrainingProblem
 from coterie.runs.user_defined_checks import CheckedMethod
 
@@ -92,6 +92,7 @@ class _Run:
     state: State = field(default_factory=dict)
     curve: list[Point] = field(default_factory=list)
     best: dict[str, Any] = field(default_factory=dict)
+    scored: Scores | None = None  # of the last point of the curve
     before: float = 0.0  # seconds until the checkpoint that it goes on from
 
     def __post_init__(self) -> None:
@@ -209,7 +210,8 @@ class _Run:
     def evaluate(self) -> None:
         """Put a point on the curve; where rows are held back to judge by, remember the best models."""
         theta = self.models()
-        entry: Point = {"round": self.state["t"], **self.problem.scores(theta, self.method).summary()}
+        self.scored = self.problem.scores(theta, self.method)
+        entry: Point = {"round": self.state["t"], **self.scored.summary()}
         entry |= {"bytes_up": self.fed.ledger.bytes_up, "bytes_down": self.fed.ledger.bytes_down}
         if self.judge is not None:
             scores = self.judge.scores(theta, self.method)
@@ -275,6 +277,8 @@ class _Run:
             self.evaluate()
         last = self.best or {"theta": self.models(), "shared": shared_models(self.method, self.state)}
         theta, labels = last["theta"], self.problem.data.labels
+        if (scores := self.scored) is None or self.best or scores.rule.common >= RARE:
+            scores = self.problem.scores(theta, self.method, last=True)
         ours, together = not self.trainer.user_defined, self.trainer.pool_rows
         state = self.state if ours else self.method.about_clients(self.state)
         out = np.zeros(0) if together else np.asarray(state.get("quarantined", np.zeros(len(labels))))
@@ -291,7 +295,7 @@ class _Run:
             seed=self.problem.seed,
             theta=theta,
             shared=last["shared"],
-            scores=self.problem.scores(theta, self.method, last=True),
+            scores=scores,
             labels=labels,
             curve=self.curve,
             status=status,
@@ -373,9 +377,7 @@ def _resumed(
         any(name in choice and wire.encode(choice[name]) == wire.encode(value) for choice in choices)
         for name, value in setting.items()
     ):
-        raise CoterieError(
-            "The checkpoint has hyper-parameters that the configuration has not: begin again without it."
-        )
+        raise CoterieError("The checkpoint has hyper-parameters that the configuration has not: begin without it.")
     return setting
 
 
@@ -389,8 +391,7 @@ def saved_run(problem: TrainingProblem, name: str, folder: Path) -> dict[str, An
     with fitting(f"The checkpoint in '{folder}'", _AGAIN):
         rounds = now["configuration"]["run"]["rounds"]
         longer = before["run"]["rounds"] <= rounds
-        if longer:
-            before = before | {"run": before["run"] | {"rounds": rounds}}
+        before = before | {"run": before["run"] | {"rounds": rounds}} if longer else before
         found = differences(before, now["configuration"]) or differences({"data": kept["data"]}, {"data": now["data"]})
     if found:
         more = "" if longer else " Rounds can only be made more."
