@@ -242,7 +242,7 @@ def test_a_site_is_added_and_nothing_that_was_there_is_changed(place):
         (["fit", "heart", "--objective", "a:b", "--method", "fedavg", "--splits", "1"], "splits is for methods on a"),
         (["fit", "heart", *RUN, "--objective-option", "a=1"], "needs --objective"),
         (["fit", "heart", *RUN, "--name", "../x"], "A run's name is letters"),
-        (["fit", "heart", *RUN, "--order-by", "age"], "is the folder of a federation: leave out --order-by"),
+        (["fit", "heart", *RUN, "--na-value", "x"], "is the folder of a federation: leave out --na-value"),
         (["advise", "heart", "--client", "ward"], "--formula 'outcome ~ columns'"),
         (["advise", "heart", "--formula", FORMULA, "--na-value", "x"], "folder of a federation: leave out --na-value"),
         (["advise", "basel.csv", "--formula", FORMULA, "--client", "ward", "--name", "x"], "a table: leave out --name"),

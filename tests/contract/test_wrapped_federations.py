@@ -63,9 +63,10 @@ def test_whatever_asks_clients_is_an_engine_or_a_wrapper_that_is_tried_here():
         if isinstance(f, ast.FunctionDef) and f.name in ("ask", "total") and [a.arg for a in f.args.posonlyargs][1:]
     }
     assert answering == {"WrappedFederation", "InProcess", "Coordinator"}
-    # only around sites that keep a frame (tests/methods/local_training), around clusters (its clients have none), and
-    # around outcomes with a dispersion (tests/methods/tree/test_dispersion)
-    alone = {"InFrame", "Unclustered", "InFamily"}
+    # only around sites that keep a frame (tests/methods/local_training), around clusters (its clients have none),
+    # around outcomes with a dispersion (tests/methods/tree/test_dispersion), and for several methods in turn
+    # (tests/deployment/coordinator/test_nets)
+    alone = {"InFrame", "Unclustered", "InFamily", "Afresh"}
     assert wrapping == {wrapper.__name__ for wrapper in WRAPPERS} | alone
     # _Caller is for calculations in step, which call nothing but ``total`` (tests/methods/tree)
     assert asking - wrapping == {"Federation", "Answering", "_Caller"}

@@ -143,7 +143,7 @@ def test_nobody_is_split_off_while_somebody_is_away():
 
 
 def test_bad_input():
-    with pytest.raises(CoterieError, match="leave C at 1"):
+    with pytest.raises(CoterieError, match="leave C out"):
         CFL(eta=0.1, eps1=0.1, eps2=0.1, C=0.5)
     with pytest.raises(CoterieError, match=names("eps1 number 0")):
         CFL(eta=0.1, eps1=-0.1, eps2=0.1)

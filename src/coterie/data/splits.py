@@ -18,6 +18,9 @@ from coterie.errors import CoterieError, plural
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.numerics.keyed_random import uniform, uniform_rows
 
+BY = ("order_by", "split_by", "given_split")
+"""Arguments of a call that name a column by which rows are held out."""
+
 
 class SortedRows(Protocol):
     """What is split: rows that are sorted by client, as :class:`~coterie.data.clients.Clients` has them."""

@@ -12,7 +12,7 @@ References
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ import numpy.typing as npt
 from coterie.numerics.arrays import kernel
 
 U64 = npt.NDArray[np.uint64]
+
+BLOCK = 4096  # so many texts are hashed together
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -31,8 +33,10 @@ def _mix(z: U64) -> U64:
     return np.asarray(z ^ (z >> np.uint64(31)), dtype=np.uint64)
 
 
-def text_ids(texts: Iterable[str]) -> U64:
+def text_ids(texts: Sequence[str] | npt.NDArray[Any]) -> U64:
     """64-bit hashes (m,) of texts: pandas' ``hash_array``, SipHash-2-4 [2]_, without pandas, which nets do not load."""
+    if len(texts) > BLOCK:
+        return np.concatenate([text_ids(texts[at : at + BLOCK]) for at in range(0, len(texts), BLOCK)])
     data = [text.encode() for text in texts]
     length = np.array([len(each) for each in data], dtype=np.int64)
     out = np.empty(len(data), dtype=np.uint64)

@@ -191,7 +191,9 @@ def test_no_number_tells_of_fewer_held_out_rows_than_min_group(tmp_path):
         with pytest.raises(CoterieError, match=r"(so|too) few rows"):
             fed.total(describe)
         assert fed.participants.counts.max() == 1
-    for wrong in ({"seed": 0}, {"seed": 0, "repeat": 0, "fraction": 1}, "half"):
+    whole = {"seed": 0, "repeat": 0, "fraction": 0.5}
+    strange = [whole | {"by": by} for by in ("x", {"order_by": 1}, {"how": "x"}, {"order_by": "x", "split_by": "x"})]
+    for wrong in ({"seed": 0}, {"seed": 0, "repeat": 0, "fraction": 1}, "half", *strange):
         request = {"kind": "open", "run": "wrong", "seed": 0, "task": {"kind": "table", **SCHOOLS, "hold": wrong}}
         assert "A split is" in wire.decode(SiteReceiver(homes[0]).receive(wire.encode(request)))["refused"]
 

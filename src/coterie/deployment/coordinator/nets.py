@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from coterie.data.partition import ClientRows
+from coterie.data.splits import BY
 from coterie.deployment.coordinator.comparison import disclosable
 from coterie.deployment.federation_toml import Config as Federation
 from coterie.deployment.site import nets as site
@@ -35,7 +36,6 @@ from coterie.runs.scores import Rule, Scores
 from coterie.runs.training_problem import TrainingProblem
 
 UNTOUCHED = "untouched"
-BY = ("order_by", "split_by", "given_split")
 _KEPT = {False: ("source", "partition", "test"), True: ("source", "partition", "test", "column", "group", *BY)}
 """Keys of [data] that are heeded, and whether rows are those of tables."""
 _WHOLE = ("auc", "r2")

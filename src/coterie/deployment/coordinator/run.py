@@ -16,6 +16,7 @@ from safetensors.numpy import save as to_bytes
 
 from coterie import files
 from coterie.data.prepare_table import check_choices, check_roles, check_trials
+from coterie.data.splits import BY
 from coterie.deployment import secure_sum_setup
 from coterie.deployment.coordinator import nets
 from coterie.deployment.coordinator.advise import advise
@@ -129,7 +130,7 @@ def verify(folder: Path, program: RunConfig, config: Config) -> None:
             parsed = design_of(schema, task).parsed
             roles = {role: task[role] for role in ("offset", "weights") if task.get(role)}
             said = {**program.options, **program.options.get("data", {})}
-            by = (said.get(name) for name in nets.BY)
+            by = (said.get(name) for name in BY)
             named = [task.get("client"), *roles.values(), *clusters_of(task), *by]
             if lost := [name for name in named if name and name not in schema.columns]:
                 raise CoterieError(f"The schema has no column '{lost[0]}'.{nearest(lost[0], schema.columns)}")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.splits import split_rows
+from coterie.data.splits import BY, split_rows
 from coterie.errors import CoterieError
 from coterie.federation import Ints, Site, work
 from coterie.numerics.arrays import Bools, Floats
@@ -38,8 +38,18 @@ class TrainingRows(GLM):
         return replace(self, starts=self.starts[rows], stops=self.stops[rows], held=self.held.take(rows))
 
 
+def read_split(hold: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """Seed, repeat and fraction of a split that was asked for, and the argument and column it goes by, if it does."""
+    rest = dict(hold) if isinstance(hold, Mapping) else {}
+    by, kinds = rest.pop("by", {}), {"seed": int, "repeat": int, "fraction": float}
+    fair = isinstance(by, Mapping) and len(by) < 2 and all(type(v) is str and k in BY for k, v in by.items())
+    if not fair or {k: type(v) for k, v in rest.items()} != kinds:
+        raise CoterieError("A split is a seed, a repeat and a fraction: use one version of coterie at all sites.")
+    return rest, dict(by)
+
+
 def split_holdout(
-    o: GLM, labels: Any, ids: Any, hold: Any, given: Bools | None = None, **keys: Any
+    o: GLM, labels: Any, ids: Any, hold: Mapping[str, Any], given: Bools | None = None, **keys: Any
 ) -> tuple[TrainingRows, Bools]:
     """A site's objective with the rows of a split set aside, and which (n,) are, as :func:`coterie.fit` has it.
 
@@ -47,9 +57,6 @@ def split_holdout(
     :func:`coterie.data.splits.split_rows`; ``given`` (n,) are the rows themselves. A CoterieError where a client has
     no other.
     """
-    kinds = {"seed": int, "repeat": int, "fraction": float}
-    if not isinstance(hold, Mapping) or {k: type(v) for k, v in hold.items()} != kinds:
-        raise CoterieError("A split is a seed, a repeat and a fraction: use one version of coterie at all sites.")
     clients = Clients(
         o.X, o.y, o.offset, o.weights, o.starts, o.stops, (), labels, "", ids, (),
         np.zeros(len(ids), np.int64), np.arange(len(o.y)),

@@ -14,6 +14,7 @@ import numpy as np
 
 from coterie.data.partition import ClientRows
 from coterie.data.splits import KeyedRows, split_rows
+from coterie.deployment.site.holdout import read_split
 from coterie.errors import CoterieError
 from coterie.federation import Site, work
 from coterie.methods.knn_per import remember
@@ -37,9 +38,9 @@ def held_out(objective: Any, ids: Any, hold: Any) -> HeldOut:
 
     ``hold`` has the ``seed``, the ``repeat`` and the ``fraction`` of :func:`coterie.data.splits.split_rows`.
     """
-    kinds = {"seed": int, "repeat": int, "fraction": float}
-    if not isinstance(hold, Mapping) or {k: type(v) for k, v in hold.items()} != kinds:
-        raise CoterieError("A split is a seed, a repeat and a fraction: use one version of coterie at all sites.")
+    hold, by = read_split(hold)
+    if by:
+        raise CoterieError("Rows of the site's own code have no columns to split by: leave these out.")
     if isinstance(objective, HeldOut):
         return objective
     n = np.asarray(objective.counts) if isinstance(objective, RowRanges) else np.zeros(len(objective), np.int64)

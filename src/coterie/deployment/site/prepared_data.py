@@ -93,11 +93,10 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         raise CoterieError("The mean weight of a run is a number above 0: use one version of coterie at all sites.")
     found = _from_table(folder, member, task, data)
     if hold is not None:
-        from coterie.deployment.site.holdout import split_holdout
+        from coterie.deployment.site.holdout import read_split, split_holdout
         from coterie.deployment.site.table import split_keys, told_counts
 
-        by = dict(hold).get("by", {})
-        hold = {name: value for name, value in dict(hold).items() if name != "by"}
+        hold, by = read_split(hold)
         keys = split_keys(folder, member, task, by, found.at) if by else {}
         o, held = split_holdout(found.objective, found.labels, found.ids, hold, **keys)
         found = replace(found, objective=o, parts=tuple(p.take(rows) for p in found.parts for rows in (~held, held)))
