@@ -34,7 +34,10 @@ def test_one_wild_row_moves_it_little(method: str) -> None:
     assert np.abs(not_robust[1].model.root - not_robust[0].model.root).max() > 20.0
 
 
-@pytest.mark.parametrize("method", ["pooled", "local", "clusterwise", "hierarchical", "fedavg"])
+METHODS = ["pooled", "local", "clusterwise", "hierarchical", "fedavg", "weighted-averaging", "bias-correction"]
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_units_and_the_zero_of_outcomes_change_nothing(method: str) -> None:
     how = {"method": method} | ({"cluster": "k"} if method in ("clusterwise", "hierarchical") else {})
     one = fit(table(), "student-t(4)", **how)

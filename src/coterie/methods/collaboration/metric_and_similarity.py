@@ -103,7 +103,8 @@ def around_pooled(fed: Federation, problem: GroupedProblem) -> tuple[Estimates, 
         standard = standard_units(mean, unit, problem.intercept)
     else:
         standard = standard_units(basis.mean, basis.unit, problem.intercept) @ basis.matrix
-    loose = float(np.mean((standard @ metric.R) ** 2)) * len(unit) / problem.family.prior_sd**2
+    prior_sd = problem.family.prior_sd * problem.family.scale
+    loose = float(np.mean((standard @ metric.R) ** 2)) * len(unit) / prior_sd**2
     return everyone, replace(metric, prior=min(1.0, loose))
 
 
