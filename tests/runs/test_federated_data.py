@@ -70,6 +70,12 @@ def test_all_rows_of_a_person_are_on_one_side_in_every_client():
         assert train and test and not train & test
 
 
+def test_people_are_drawn_by_their_names_and_not_by_who_else_is_there():
+    """As sites draw them, which see their own people only: hence as numbers or as text, too."""
+    one, text = (problem({"who": who}, split_by="who", test=0.4) for who in (PERSON, PERSON.astype(str)))
+    assert numbers(one.data.test) == numbers(text.data.test)
+
+
 def test_splits_go_along_with_rows_that_are_dealt():
     data = {"source": rows({"X": X, "y": Y, "split": FOLD}), "partition": "dirichlet", "clients": 4, "alpha": 5.0}
     found = federated(Config.of({"data": data}), 0)

@@ -124,7 +124,7 @@ class RowSplits:
 
     given: Ints | None = None  # the side of each row: TRAIN, VALIDATION or TEST
     order: npt.NDArray[Any] | None = None  # keys, of which the last ones of every client are held out
-    groups: npt.NDArray[Any] | None = None  # codes of what stays on one side
+    groups: npt.NDArray[Any] | None = None  # labels of what stays on one side, by which it is drawn
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -141,7 +141,8 @@ class RowSplits:
             if values is not None and (missing := encode(values).missing).any():
                 raise CoterieError(f"'{name}' has no value in {at_rows(missing)}: these rows cannot be split by it.")
         if order is None:
-            return cls(_sides(given, names[0]), None, None if groups is None else encode(groups).codes)
+            people = None if groups is None else encode(groups)
+            return cls(_sides(given, names[0]), None, None if people is None else people.labels[people.codes])
         from coterie.data.sort_keys import sort_keys
 
         keys, note = sort_keys(order, names[1])
