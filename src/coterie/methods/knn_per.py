@@ -64,6 +64,9 @@ def remember(site: Site, head: list[str], k: int, scale: float, lam: float, held
     return {"theta": Ragged(values, edges)}
 
 
+remember.holds_rows = True  # type: ignore[attr-defined]  # as they are: no site that guards its rows answers it
+
+
 @dataclass(frozen=True, kw_only=True)
 class KNNPer(LocalTraining):
     """Algorithm 1; rows count alike in a memory, but for those of weight 0, and clients by the weight of their rows.

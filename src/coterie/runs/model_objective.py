@@ -35,6 +35,8 @@ NETS = ("mlp", "cnn", "unet", "nodule_detector")
 """The package's own nets, in ``objectives/deep/nets.py``."""
 _MOST = 100_000_000
 """Most numbers of a client's softmax model."""
+_BOUND = 10_000_000
+"""Most numbers of a model of the package that others name at a site."""
 _ARGS = 100
 """Most arguments of a saved model, and entries of one of them."""
 _SOFTMAX = ("path", "ridge", "metrics", "positive", "greater_is_better", "target", "inputs")
@@ -148,16 +150,34 @@ def need_size(config: Config, d: int, softmax: int) -> None:
     path = config.model["path"]
     if own(path):
         return
-    size = softmax
-    if path != "softmax":
-        if not _small(config.model["args"], d):
-            raise CoterieError(f"The model '{path}' is not of the size of the numbers that were saved: train it again.")
-        make = network(config)
-        from coterie.objectives.deep import architecture
-
-        size = architecture.size(make)
+    size = softmax if path == "softmax" else _size(config, d)
+    if size is None:
+        raise CoterieError(f"The model '{path}' is not of the size of the numbers that were saved: train it again.")
     if size != d:
         raise CoterieError(f"The model '{path}' has {size:,} numbers, and {d:,} were saved: train it again.")
+
+
+def need_bounded(config: Config, softmax: int) -> None:
+    """Raise for a model of the package of more than ten million numbers, or with too many args, before it is made.
+
+    ``softmax`` are those that a model of this name would have.
+    """
+    path = config.model["path"]
+    if own(path):
+        return
+    size = softmax if path == "softmax" else _size(config, _BOUND)
+    if size is None or size > _BOUND:
+        raise CoterieError(f"The model '{path}' would have more than {_BOUND:,} numbers, or too many args: take less.")
+
+
+def _size(config: Config, most: int) -> int | None:
+    """The numbers of a net of the package; None where its args are beyond what ``most`` numbers can need."""
+    if not _small(config.model["args"], most):
+        return None
+    make = network(config)
+    from coterie.objectives.deep import architecture
+
+    return architecture.size(make)
 
 
 def _small(args: Any, d: int) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from coterie.data.partition import ClientRows
 from coterie.data.splits import KeyedRows, split_rows
+from coterie.deployment.site.disclosure import TooFew
 from coterie.deployment.site.holdout import read_split
 from coterie.errors import CoterieError
 from coterie.federation import Site, work
@@ -26,7 +27,7 @@ from coterie.objectives.holdout import HeldOut, set_aside
 from coterie.objectives.mean_loss import LIMIT, OVERFLOW
 from coterie.objectives.mixed import padded
 from coterie.runs.config import Config
-from coterie.runs.model_objective import SCORED, objective_of, own
+from coterie.runs.model_objective import SCORED, need_bounded, objective_of, own
 from coterie.runs.scores import Rule, Scores, counts
 
 CLASSES = 256
@@ -47,25 +48,40 @@ def held_out(objective: Any, ids: Any, hold: Any) -> HeldOut:
     return set_aside(objective, split_rows(KeyedRows(ids, np.repeat(np.arange(len(n)), n), n), **hold))
 
 
-def of_table(rows: Any, net: Any, folder: Path, allow: Sequence[str]) -> Any:
+def of_table(rows: Any, net: Any, folder: Path, allow: Sequence[str], guarded: bool = False) -> Any:
     """The rows of a formula as those of a net: ``model`` is a section of its configuration, and K ``classes``.
 
     The intercept's column is left out. Of code that is not the package's the net, its loss and its score may be what
-    the owner ``allow``s.
+    the owner ``allow``s. Where rows are ``guarded``, a TooFew says of what they hold that the net cannot take it; any
+    other error would be the same of other rows.
     """
-    if not isinstance(net, Mapping) or net.keys() != {"model", "classes"}:
+    known = isinstance(net, Mapping) and net.keys() == {"model", "classes"}
+    if not (known and type(classes := net["classes"]) is int and classes >= 0):
         raise CoterieError("A net is a model and a number of classes: use one version of coterie at all sites.")
-    config, classes = Config.of({"model": net["model"]}, folder), int(net["classes"])
+    config = Config.of({"model": net["model"]}, folder)
     for key in ("path", "loss", "score"):
         if own(path := str(config.model[key] or "")) and path not in allow:
             raise CoterieError(f"{path!r} is not allowed here: the site's owner adds it to allow in site.toml.")
+    need_bounded(config, rows.X.shape[1] * classes)
 
-    def made(part: Any, held: bool) -> Any:
-        y = part.y.astype(np.int64) if classes else part.y
-        return objective_of(config, ClientRows(part.X[:, 1:], y, part.starts, part.stops), classes, held)
+    def made(X: Any, y: Any, starts: Any, stops: Any, held: bool = False) -> Any:
+        y = y.astype(np.int64) if classes else y
+        return objective_of(config, ClientRows(X[:, 1:], y, starts, stops), classes, held)
 
-    train = made(rows, False)
-    return HeldOut(train, made(rows.held, True)) if hasattr(rows, "held") else train
+    def both() -> Any:
+        train = made(rows.X, rows.y, rows.starts, rows.stops)
+        if not hasattr(rows, "held"):
+            return train
+        held = rows.held
+        return HeldOut(train, made(held.X, held.y, held.starts, held.stops, held=True))
+
+    if not guarded:
+        return both()
+    made(np.zeros((1, rows.X.shape[1])), np.zeros(1), np.array([0]), np.array([1]))
+    try:
+        return both()
+    except Exception as problem:
+        raise TooFew(f"The net cannot take the rows: {problem}") from problem
 
 
 def told(objective: Any) -> dict[str, Any]:

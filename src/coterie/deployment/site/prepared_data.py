@@ -112,7 +112,7 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
     if net is not None:
         from coterie.deployment.site.nets import of_table
 
-        found = replace(found, objective=of_table(found.objective, net, folder, member.allow))
+        found = replace(found, objective=of_table(found.objective, net, folder, member.allow, member.guarded))
     return found
 
 
@@ -209,7 +209,8 @@ def learn(folder: Path, member: Member, names: Iterable[str]) -> None:
     """Make works known here: import their modules if the owner of the site allows it; a CoterieError if they stay so.
 
     A message can choose among the modules that ``allow`` in ``site.toml`` names, with or without a function of theirs.
-    No other is imported. Works of coterie, and of what the owner's own code has imported, are known as they are.
+    No other is imported. Works of coterie, and of what the owner's own code has imported, are known as they are. Where
+    the site guards its rows, none is answered whose replies hold them.
     """
     mine = {entry.partition(":")[0] for entry in member.allow}
     for name in names:
@@ -219,10 +220,12 @@ def learn(folder: Path, member: Member, names: Iterable[str]) -> None:
             import_object(module, folder=folder)
             remedy = f"'{module}' has none of this name, so give all sites the same one"
         try:
-            find_work(name)
+            found = find_work(name)
         except CoterieError as problem:
             remedy = "use one version of coterie at all sites" if module.split(".")[0] == "coterie" else remedy
             raise CoterieError(f"The work {name!r} is not known here: {remedy}.") from problem
+        if member.guarded and getattr(found, "holds_rows", False):
+            raise CoterieError(f"The replies of {name} hold rows, which do not leave this site (min_group).")
 
 
 KEPT = 8

@@ -282,6 +282,8 @@ class SiteReceiver:
             for start in task.get("works", ()) if not self.member.privacy else ():
                 self.member.need_some(str(start))
             self._count_formula(task, None if before is None else before["asked"]["task"])
+            if task.get("net") and run not in self._runs:
+                self._releases.need_bits(self.member.disclosure.refusals_per_day)
         data = self._data_digest(task)
         if before is not None:
             if wire.encode(before["asked"]) != wire.encode(asked):
@@ -293,7 +295,12 @@ class SiteReceiver:
                 secure = before["secure"]  # as it was when the run began, whoever has joined the federation since
             else:
                 secure = secure_sum_setup.agreed(self.folder, self.config, self.member.name)
-            node = self._node(run, task, seed, data, secure)
+            try:
+                node = self._node(run, task, seed, data, secure)
+            except disclosure.TooFew as problem:  # of a net on a table: whether its rows fit tells one bit of them
+                self._tell_owner([f"Run '{run}': {problem}"])
+                self._releases.decline(task, self.member.disclosure.refusals_per_day)
+                raise CoterieError(f"Its rows do not fit the net: '{PROBLEM}' in its folder says why.") from problem
             # The file first: a run that is not in it would end with this process.
             kept = {"asked": asked, "data": data, "stat": self._data_stat(task), "secure": secure}
             write_durable(self._path(run), wire.pieces(kept))
