@@ -87,9 +87,14 @@ def test_probabilities_are_those_of_the_outputs(result, linear):
         probabilities("mse", FRESH)
 
 
-def test_each_row_is_predicted_by_its_own_client(result):
+def test_each_row_is_predicted_by_its_own_client(result, monkeypatch):
     whose = np.array(["bern", "basel"] * len(FRESH))[: len(FRESH)]
-    found = result.predict_proba(FRESH, pd.Series(whose))
+    asked = []
+    with monkeypatch.context() as patch:
+        objective = type(result).objective
+        patch.setattr(type(result), "objective", lambda *args, **of: asked.append(of) or objective(*args, **of))
+        found = result.predict_proba(FRESH, pd.Series(whose))
+    assert [of["counts"].tolist() for of in asked] == [[3, 4]]  # all clients' rows in one objective
     for name in ("bern", "basel"):
         np.testing.assert_array_equal(found[whose == name], result.predict_proba(FRESH[whose == name], name))
     assert result.predict(FRESH[:0], []).shape == (0,)

@@ -20,7 +20,7 @@ from coterie.methods.groups.evaluation import Adapted, adapt, judge_groups
 from coterie.methods.local_training.new_client import join, join_among
 from coterie.methods.method import Method
 from coterie.methods.registry import trained_method
-from coterie.objectives.client_models import finite, mean
+from coterie.objectives.client_models import AT_ONCE, finite, is_one, mean
 from coterie.objectives.mean_loss import sizes
 from coterie.objectives.parameters import parameter_mask
 from coterie.objectives.wide_models import WideModels
@@ -40,34 +40,49 @@ def outputs(result: TrainingResult, X: npt.ArrayLike, client: Any) -> npt.NDArra
     """Outputs (n, ...) of a client's model, or of the model of each row's client, by labels (n,)."""
     rows = result.rows_like_these(X, "predict")
     if isinstance(client, str) or np.ndim(client) == 0:
-        return _of_one(result, rows, client)
-    labels = np.array([str(label) for label in np.asarray(client, dtype=object).ravel()], dtype=object)
-    if len(labels) != len(rows) or np.ndim(client) != 1:
+        client = np.full(len(rows), str(client), dtype=object) if len(rows) else [client]
+    elif np.ndim(client) != 1 or len(client) != len(rows):
         raise CoterieError(
-            f"client must be a label, or one for each of the {len(rows):,} rows, not {len(labels):,} labels."
+            f"client must be a label, or one for each of the {len(rows):,} rows, not {np.size(client):,} labels."
         )
+    labels = np.array([str(label) for label in client] or [result.labels[0]], dtype=object)
     names, code = np.unique(labels, return_inverse=True)
-    found: npt.NDArray[Any] | None = None
-    for k, name in enumerate(names):
-        at = np.flatnonzero(code == k)
-        part = _of_one(result, rows[at], name)
-        if found is None:
-            found = np.empty((len(rows), *part.shape[1:]), part.dtype)
+    places = result.places(names)
+    some = rows if len(rows) else result.blank(rows.dtype)  # the answer's shape is the model's to say
+    found: npt.NDArray[Any] = np.empty(0)
+    kinds = np.array(result.heads)[places] if result.heads else np.zeros(len(places))
+    for kind in dict.fromkeys(kinds):
+        here = np.flatnonzero(kinds == kind)
+        at = np.flatnonzero(np.isin(code, here))
+        at = at[np.argsort(code[at], kind="stable")]
+        part = _of_some(result, some[at], places[here], np.bincount(code[at])[here])
+        if not len(found):
+            found = np.empty((len(some), *part.shape[1:]), part.dtype)
         if part.shape[1:] != found.shape[1:]:
             raise CoterieError("These clients' nets have outputs of other shapes: predict for one of them at a time.")
         found[at] = part
-    return _of_one(result, rows, result.labels[0]) if found is None else found
-
-
-def _of_one(result: TrainingResult, rows: npt.NDArray[Any], client: Any) -> npt.NDArray[Any]:
-    """A CoterieError for rows of which the client's model says nothing."""
-    some = rows if len(rows) else result.blank(rows.dtype)  # the answer's shape is the model's to say
-    theta = result.client(client)
-    with fitting("What was read of these trained models", DAMAGED):
-        found = np.asarray(result.objective(some, of=client).outputs(theta[None]))[: len(rows)]
     if (bad := np.isnan(found).any(axis=tuple(range(1, found.ndim)))).any():
-        raise CoterieError(f"The model of client '{client}' gives no number in {at_rows(bad)}: leave them out.")
-    return found
+        first = labels[bad][0]
+        where = at_rows(bad & (labels == first))
+        raise CoterieError(f"The model of client '{first}' gives no number in {where}: leave them out.")
+    return found[: len(rows)]
+
+
+def _of_some(
+    result: TrainingResult, rows: npt.NDArray[Any], places: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+) -> npt.NDArray[Any]:
+    """Outputs of the clients at ``places`` for rows, so many of each, client after client; their nets are alike."""
+    theta, first = result.theta, int(places[0])
+    d = int(result.sizes[first]) if result.heads else theta.shape[1]
+    one = len(theta) == 1 or is_one(theta)
+    step = len(places) if one else max(AT_ONCE // d, 1)
+    with fitting("What was read of these trained models", DAMAGED):
+        objective, parts = result.objective(rows, of=result.labels[first], counts=counts), []
+        for at in range(0, len(places), step):
+            here = objective.take(slice(at, at + step))
+            models = theta[:1] if one else theta[places[at : at + step]]
+            parts.append(np.asarray(here.outputs(np.broadcast_to(models[:, :d], (len(here), d)))))
+    return np.concatenate(parts)
 
 
 def probabilities(loss: str, outputs: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

@@ -6,7 +6,7 @@ What is read chooses no code: a model of the package is found by its name, and a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -210,14 +210,24 @@ class TrainingResult:
 
     def client(self, label: Any) -> npt.NDArray[Any]:
         """The parameters (d,) of a client, by its label."""
-        name = str(label)
-        if name not in self.labels:
-            hint = nearest(name, self.labels)
-            raise CoterieError(f"There was no client '{name}' in training: adapt() makes a model for a new one.{hint}")
-        if name in self.run.helpers:
-            raise CoterieError(f"Client '{name}' helped the main clients and has no model: adapt() makes one for it.")
-        at = 0 if len(self.theta) == 1 else self.labels.index(name)
-        return np.asarray(self.theta[at, : self.sizes[at] if self.heads else None])
+        at = int(self.places([label])[0])
+        return np.asarray(self.theta[0 if len(self.theta) == 1 else at, : self.sizes[at] if self.heads else None])
+
+    def places(self, labels: Iterable[Any]) -> npt.NDArray[np.int64]:
+        """Where clients that have models stand among all (k,), by their labels."""
+        known = {name: at for at, name in enumerate(self.labels)}
+        names = [str(label) for label in labels]
+        for name in names:
+            if name not in known:
+                hint = nearest(name, self.labels)
+                raise CoterieError(
+                    f"There was no client '{name}' in training: adapt() makes a model for a new one.{hint}"
+                )
+            if name in self.run.helpers:
+                raise CoterieError(
+                    f"Client '{name}' helped the main clients and has no model: adapt() makes one for it."
+                )
+        return np.array([known[name] for name in names], dtype=np.int64)
 
     def module(self, label: Any) -> Any:
         """The torch module of a client, by its label, in evaluation mode, which shares nothing with any other.
@@ -349,8 +359,13 @@ class TrainingResult:
         """A row of zeros."""
         return net_inputs.blank(self.layout) if self.layout else np.zeros((1, *self.shape), kind)
 
-    def objective(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None, of: Any = None) -> Any:
-        """Rows of one client, whose net is that ``of`` a label, as its method reads them; without y to predict."""
+    def objective(
+        self, X: npt.ArrayLike, y: npt.ArrayLike | None = None, of: Any = None, counts: npt.ArrayLike | None = None
+    ) -> Any:
+        """Rows of clients whose net is that ``of`` a label, as its method reads them; without y to predict.
+
+        They are those of one client, or so many of each by ``counts`` (k,).
+        """
         rows = np.asarray(X)
         outcome = np.zeros(len(rows), dtype=np.int64) if y is None else np.asarray(y)
         d = (self.theta if self.shared is None else self.shared).shape[1]  # of one net, where a client has several
@@ -360,7 +375,8 @@ class TrainingResult:
             config, d = model.with_head(config, self.heads[at]), int(self.sizes[at])
             digest = self.digests[list(dict.fromkeys(self.heads)).index(self.heads[at])]
         model.need_size(config, d, (1 + prod(self.shape)) * self.classes)
-        part = ClientRows(rows, outcome, np.array([0]), np.array([len(rows)]))
+        stops = np.cumsum([len(rows)] if counts is None else counts)
+        part = ClientRows(rows, outcome, np.append(0, stops[:-1]), stops)
         if digest:
             from coterie.objectives.deep.frozen_base import restored
 
