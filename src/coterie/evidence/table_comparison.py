@@ -34,6 +34,7 @@ from coterie.methods.tree.dispersion import shared_dispersions
 from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.objectives.row_kernels import totals
 from coterie.runs.run_table_method import client_losses
+from coterie.status_line import steps
 
 FEW = 10  # so few clients that nearly all methods may be as good
 FEW_UNITS = 5  # without each of which the one model for all is fitted anew: of more, each moves it little
@@ -299,7 +300,7 @@ def each_split(
     """
     some: Floats = np.ones(len(clients)) if counted is None else counted.astype(np.float64)
     above = paths(clients.clusters, [level.parent for level in clients.levels])
-    for train, held in splits.parts(clients):
+    for train, held in steps(splits.parts(clients), splits.count, "Splits"):
         losses, seconds = dict[str, Floats](), dict[str, float]()
         with shared_dispersions():
             for name, fit in fits.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import exp, log, nan
 from typing import Any, cast
 
@@ -36,6 +36,7 @@ from coterie.relations.covariance import means_frame
 from coterie.results.inference import Inference, need_level
 from coterie.results.model import Model, Nodes
 from coterie.runs.run_table_method import objective
+from coterie.status_line import steps
 
 ORDER = {"isotropic": 0, "two": 1, "diagonal": 2, "full": 3}  # a structure holds those before it
 
@@ -330,7 +331,8 @@ def profile(result: Any, level: float) -> pd.DataFrame:
     with local_engine(objective(clients, family), None if flat else clients.clusters, clients.ids) as fed:
         like = opened(result, fed, problem, result.reml)
         full_one = opened(result, fed, problem, False) if result.reml else like
-        rows = [*_of_coefficients(result, full_one, level), *_of_variances(result, like, level)]
+        all_of_them = chain(_of_coefficients(result, full_one, level), _of_variances(result, like, level))
+        rows = list(steps(all_of_them, len(m.terms) + len(result.variance_components), "Profiles"))
     return pd.DataFrame(rows, columns=["level", *result._own, "term", "term2", "estimate", "lower", "upper"])
 
 

@@ -25,6 +25,7 @@ from coterie.results.inference import need_level
 from coterie.results.model import Nodes
 from coterie.results.residuals import clients_of, linear_predictor, residual_sd
 from coterie.results.table_fit import result_of
+from coterie.status_line import steps
 
 Work = Callable[[int], Any]
 
@@ -221,14 +222,13 @@ def bootstrap(
 
 def in_order(work: Work, n: int, processes: int = 1, progress: bool = False) -> Iterator[Any]:
     """What some work gives for each number below n, in their order; other processes keep a few ahead."""
-    processes, steps = min(whole("processes", processes, 1), n), range(n)
+    processes = min(whole("processes", processes, 1), n)
+    shown: Iterable[int] = steps(range(n), n, "Drawn samples")
     if progress:
         from rich.console import Console
         from rich.progress import track
 
-        shown: Iterable[int] = track(steps, "Drawn samples", n, console=Console(stderr=True))
-    else:
-        shown = steps
+        shown = track(range(n), "Drawn samples", n, console=Console(stderr=True))
     if processes == 1:
         yield from map(work, shown)
         return
