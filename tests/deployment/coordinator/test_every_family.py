@@ -36,7 +36,10 @@ def test_a_family_over_sites_is_that_of_one_table(family, method, place):
     assert there.log_likelihood == pytest.approx(here.log_likelihood, rel=1e-10)
 
 
-@pytest.mark.parametrize(("family", "outcome"), [("gaussian", "heavy"), ("poisson", "count"), ("gamma", "amount")])
+AMOUNTS = pytest.param("gamma", "amount", marks=pytest.mark.soak)
+
+
+@pytest.mark.parametrize(("family", "outcome"), [("gaussian", "heavy"), ("poisson", "count"), AMOUNTS])
 def test_criteria_and_tests_of_nested_fits_over_three_sites_are_those_of_one_table(family, outcome, tmp_path):
     coordinator, homes = folders(tmp_path, THREE, "site", ["g"], min_group=1)
     there, here = [], []
