@@ -6,15 +6,22 @@ import numpy as np
 import pytest
 
 from coterie.engines import InProcess
+from coterie.federation import work
 from coterie.methods.scaffold import Scaffold
 from coterie.objectives.quadratic import Quadratic
 from tests.engines.faults import Faults, Loopback
-from tests.methods.test_more_baselines import N, final, kept, pooled, quadratic, rows
+from tests.methods.test_more_baselines import N, final, pooled, quadratic, rows
+
+
+@work
+def variates(site):
+    """What clients keep; c_i is zero, and takes no memory, at those that never took part."""
+    return {"n": site.state["n"], "c": site.state.get("c", np.zeros((len(site), site.objective.dim)))}
 
 
 def controls(fed):
     """``sum_i n_i c_i / sum_i n_i`` of what clients keep."""
-    found = fed.ask(kept, names=["c", "n"])
+    found = fed.ask(variates)
     return found["n"] @ found["c"] / found["n"].sum()
 
 

@@ -35,9 +35,10 @@ from coterie.options import Option
 
 @work
 def begin(site: Site, transport: ModelTransport) -> Reply:
-    """Line 1: every c_i is zero; the weights of all clients together are the paper's N."""
-    shape = len(site), int(np.sum(~personal_mask(site, transport)))
-    site.state["c"] = np.zeros(shape, dtype=precision(site.objective))
+    """Line 1: every c_i is zero, as it is before it is written; all clients' weights together are the paper's N."""
+    if site.state.written("c").any():  # by a run before this one
+        shape = len(site), int(np.sum(~personal_mask(site, transport)))
+        site.state["c"] = np.zeros(shape, dtype=precision(site.objective))
     site.state["n"] = weight(site)
     return {"N": weight(site)}
 
