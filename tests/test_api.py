@@ -216,9 +216,11 @@ def test_what_was_in_memory_is_asked_for_when_a_configuration_is_read(tmp_path):
         ({"model": {"formula": "y ~ x", "famly": 1}, "data": {}}, "Did you mean 'family'"),
         ({"model": {"formula": "y ~ x"}, "run": {}}, "has no section 'run'"),
         ({"model": {"formula": "y ~ x"}, "data": {"source": "none.csv", "client": "a"}}, "none.csv"),
+        ({"data": 5, "model": {}}, r"\[data\] must be a table of names and values, not 5"),
+        ({"data": {"source": 5}}, "source of .data. must be text, not 5"),
     ],
 )
-def test_a_table_s_configuration_that_is_wrong_is_refused(tables, message):
+def test_a_configuration_that_is_wrong_is_refused(tables, message):
     with pytest.raises(CoterieError, match=message):
         coterie.fit(tables)
 

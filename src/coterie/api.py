@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from coterie import files
 from coterie.data.table import as_names
-from coterie.deployment.federation_toml import is_federation
+from coterie.deployment.federation_toml import is_federation, named_in
 from coterie.errors import CoterieError, listed
 from coterie.files import local
 from coterie.options import shown
@@ -307,9 +306,9 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
         more = {"na_values": arguments.pop("na_values", None), "methods": tuple(methods or ())}
         rows, formula = found if rows is None else rows, arguments.pop("formula")
         if is_federation(rows):
-            return _over_sites(found, formula, arguments, methods)
+            return _over_sites(rows, formula, arguments, methods)
         return _fitted(rows, _whole(rows, formula, **arguments) | more)
-    where = files.place(str(tables.get("data", {}).get("source", "")), folder) if rows is None else rows
+    where = named_in(tables, folder) if rows is None else rows
     if is_federation(where):
         return _nets_over_sites(where, with_source(tables, str(where)), {}, methods)
     if rows is not None:

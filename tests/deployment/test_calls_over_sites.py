@@ -45,6 +45,8 @@ def test_a_fit_over_sites_is_that_of_one_table(place):
     same = coterie.fit(there.config())
     pd.testing.assert_frame_equal(same.client_coefficients, there.client_coefficients, rtol=1e-12)
     assert same.config() == there.config()
+    elsewhere = there.config() | {"data": there.config()["data"] | {"source": "nowhere"}}
+    assert coterie.fit(place, elsewhere).config() == there.config()
     again = coterie.fit(place / "coordinator", FORMULA, "ward", "kind", method="pooled", engine={"name": "mine"})
     assert again.model.client_name == "ward" and (place / "coordinator" / "runs" / "mine" / "result").is_dir()
 
@@ -195,6 +197,7 @@ SLIPS = [
     *(
         (lambda place, asked=asked: coterie.fit(place, FORMULA, **asked), said)
         for asked, said in (
+            ({"order_by": "age", "split_by": "pain"}, "order_by split_by each say which rows name one"),
             ({"method": None}, "method name one not None"),
             ({"client": ["ward", "kind"]}, "client name one column"),
             ({"offset": [3]}, "offset columns text not 3"),

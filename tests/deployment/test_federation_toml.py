@@ -6,7 +6,7 @@ import pytest
 
 from coterie import files
 from coterie.deployment import toml_files
-from coterie.deployment.federation_toml import Config
+from coterie.deployment.federation_toml import FEDERATION, Config, named_in
 from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
 
@@ -98,3 +98,10 @@ def test_any_tables_are_written_as_toml(tmp_path):
     value = {"a": 1, "b": [1.5, float("inf"), -2], "c": {"x y": 'line\nand "quotes" \\ \x7f é', "d": {"e": []}}}
     toml_files.write(tmp_path / "x.toml", value, "two\nlines")
     assert files.read_toml(tmp_path / "x.toml", "a file") == value
+
+
+def test_a_configuration_names_a_federation_by_its_source_alone(tmp_path):
+    (tmp_path / FEDERATION).write_text("")
+    assert named_in({"data": {"source": "."}}, tmp_path) == tmp_path
+    for data in ({}, {"data": {}}, {"data": {"source": ""}}, {"data": {"source": 5}}, {"data": 5}):
+        assert named_in(data, tmp_path) is None  # though it lies in the folder of one

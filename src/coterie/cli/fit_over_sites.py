@@ -17,7 +17,7 @@ from coterie.cli.declared_options import own_option, place
 from coterie.cli.outputs import OUTPUTS
 from coterie.cli.terminal import found, say
 from coterie.deployment import logs
-from coterie.deployment.federation_toml import LONGEST, is_federation
+from coterie.deployment.federation_toml import LONGEST, named_in
 from coterie.errors import CoterieError, listed
 from coterie.options import declared
 from coterie.results.fit_options import Columns
@@ -108,12 +108,9 @@ def run(context: typer.Context, folder: Path, methods: list[str] | None = None) 
 
 def source(path: Path) -> Path | None:
     """The federation's folder whose rows a configuration names; None of other rows."""
-    from coterie import files
     from coterie.runs.config import document
 
-    data = document(path).get("data", {})
-    folder = files.place(str(data.get("source", "")) if isinstance(data, Mapping) else "", path.absolute().parent)
-    return folder if is_federation(folder) else None
+    return named_in(document(path), path.absolute().parent)
 
 
 def of_configuration(

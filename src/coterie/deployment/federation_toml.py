@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,6 +30,14 @@ def is_federation(rows: Any) -> bool:
         return False
     home = files.place(rows)
     return not isinstance(home, Url) and any((home / part / FEDERATION).is_file() for part in ("", COORDINATOR))
+
+
+def named_in(sections: Mapping[str, Any], folder: Path) -> Path | None:
+    """The federation's folder whose rows a configuration in ``folder`` names as its source; None of other rows."""
+    data = sections.get("data")
+    source = data.get("source") if isinstance(data, Mapping) else None
+    home = files.place(source, folder) if isinstance(source, str) and source.strip() else None
+    return home if is_federation(home) else None
 
 
 def check_name(what: str, name: str) -> str:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.deployment.federation_toml import PROBLEM
+from coterie.deployment.federation_toml import PROBLEM, Config
 from coterie.deployment.schema import propose
+from coterie.deployment.site import disclosure
+from coterie.deployment.site.nets import outcomes
+from coterie.deployment.site.receiver import SiteReceiver
+from coterie.deployment.site.site_toml import Member
 from coterie.engines.privacy.gaussian_mechanism import clipped
 from coterie.federation import work_name
 from coterie.methods.knn_per import remember
@@ -89,3 +93,30 @@ def test_what_is_wrong_with_a_net_whatever_rows_hold_is_said(tmp_path):
     frame = patients()
     site, (schema, _) = place(tmp_path / "davos", frame), propose(frame, labels=["ward"])
     assert "cannot take rows of shape (2,)" in opened(site, schema, MLP | {"args": {"sizes": [3, 2]}})["refused"]
+
+
+OWN = """
+import numpy as np
+from coterie.objectives.softmax import Softmax
+
+
+def make(path, site):
+    X = np.random.default_rng(0).normal(size=(80, 2))
+    return Softmax.of(X, (X[:, 0] > 0).astype(int), [0, 40], [40, 80], 2), ["a", "b"]
+"""
+
+
+def test_splits_of_own_code_that_differ_by_a_row_do_not_both_leave(tmp_path):
+    (tmp_path / "splits_of_own.py").write_text(OWN)
+    Config("toy", "nvflare", sites=("east", "west")).write(tmp_path)
+    Member("east", allow=("splits_of_own:make",)).write(tmp_path)
+    host, said = SiteReceiver(tmp_path), []
+    for n, fraction in enumerate((0.25, 0.275, 0.5, 0.25)):
+        task = {"kind": "factory", "name": "splits_of_own:make", "options": {}}
+        task |= {"hold": {"seed": 0, "repeat": 0, "fraction": fraction}}
+        say(host, kind="open", run=f"r{n}", task=task, seed=0)
+        asked = {"work": work_name(outcomes), "message": {}, "rows": None, "by": None}
+        total = say(host, kind="total", run=f"r{n}", exchange=[1, 1], counted=[0, 0], **asked)
+        said.append(total.get("refused", ""))
+    assert said == ["", f"Site 'east': {disclosure.DECLINES}", "", ""]
+    assert "A sum has left before whose rows differ from these by 2" in (tmp_path / PROBLEM).read_text()

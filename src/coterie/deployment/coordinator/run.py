@@ -33,7 +33,7 @@ from coterie.engines.coordinator import Exchanged
 from coterie.engines.retry_and_quorum import BelowQuorum, Policy
 from coterie.engines.site import NO_RECORD
 from coterie.engines.site_enrolment import Remote, Transport
-from coterie.errors import CoterieError, NotAll, fitting, listed, nearest
+from coterie.errors import CoterieError, NotAll, fitting, joined, listed, nearest
 from coterie.families import DEFAULT
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.options import Checked, Option, call, of
@@ -130,8 +130,10 @@ def verify(folder: Path, program: RunConfig, config: Config) -> None:
             parsed = design_of(schema, task).parsed
             roles = {role: task[role] for role in ("offset", "weights") if task.get(role)}
             said = {**program.options, **program.options.get("data", {})}
-            by = (said.get(name) for name in BY)
-            named = [task.get("client"), *roles.values(), *clusters_of(task), *by]
+            by = {name: said[name] for name in BY if said.get(name)}
+            if len(by) > 1:
+                raise CoterieError(f"{joined([*by])} each say which rows are held out: name one of them.")
+            named = [task.get("client"), *roles.values(), *clusters_of(task), *by.values()]
             if lost := [name for name in named if name and name not in schema.columns]:
                 raise CoterieError(f"The schema has no column '{lost[0]}'.{nearest(lost[0], schema.columns)}")
             check_roles(parsed, task.get("client"), clusters_of(task), roles)

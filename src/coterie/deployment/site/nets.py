@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.data.partition import ClientRows
 from coterie.data.splits import KeyedRows, split_rows
-from coterie.deployment.site.disclosure import TooFew
+from coterie.deployment.site.disclosure import Behind, TooFew, nameless
 from coterie.deployment.site.holdout import read_split
 from coterie.errors import CoterieError
 from coterie.federation import Site, work
@@ -34,18 +34,21 @@ CLASSES = 256
 """Classes of outcomes that are counted; of more, no share is known."""
 
 
-def held_out(objective: Any, ids: Any, hold: Any) -> HeldOut:
-    """A site's objective with rows set aside; as it is where the site's own code has held some out.
+def held_out(objective: Any, ids: Any, hold: Any, rows: str) -> tuple[HeldOut, tuple[Behind, ...]]:
+    """A site's objective with rows set aside, and the rows of both sides; as it is where its code has held some out.
 
-    ``hold`` has the ``seed``, the ``repeat`` and the ``fraction`` of :func:`coterie.data.splits.split_rows`.
+    ``hold`` has the ``seed``, the ``repeat`` and the ``fraction`` of :func:`coterie.data.splits.split_rows`; ``rows``
+    is one name for the same rows in all runs, whose splits must not differ by few of them.
     """
     hold, by = read_split(hold)
     if by:
         raise CoterieError("Rows of the site's own code have no columns to split by: leave these out.")
     if isinstance(objective, HeldOut):
-        return objective
+        return objective, ()
     n = np.asarray(objective.counts) if isinstance(objective, RowRanges) else np.zeros(len(objective), np.int64)
-    return set_aside(objective, split_rows(KeyedRows(ids, np.repeat(np.arange(len(n)), n), n), **hold))
+    test = split_rows(KeyedRows(ids, np.repeat(np.arange(len(n)), n), n), **hold)
+    every = nameless(rows, n)
+    return set_aside(objective, test), (every.take(~test), every.take(test))
 
 
 def of_table(rows: Any, net: Any, folder: Path, allow: Sequence[str], guarded: bool = False) -> Any:

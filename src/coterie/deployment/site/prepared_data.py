@@ -61,6 +61,8 @@ class Prepared:
     counts: np.ndarray[Any, np.dtype[np.int64]] | None = None
     parts: tuple[Behind, ...] = ()
     width: int = 0
+    sides: tuple[Behind, ...] = ()
+    """Of the site's own code, whose rows ``parts`` do not tell: those trained on, and those held out by the run."""
     at: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=lambda: np.empty(0, np.int64))
     """Places of the rows in the site's table."""
 
@@ -84,7 +86,11 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         from coterie.deployment.site.nets import held_out
 
         made, hold = _from_factory(folder, member, task), task.get("hold")
-        return made if hold is None else replace(made, objective=held_out(made.objective, made.ids, hold))
+        if hold is None:
+            return made
+        rows = json.dumps([member.name, task["name"], task.get("options")], sort_keys=True)
+        objective, sides = held_out(made.objective, made.ids, hold, rows)
+        return replace(made, objective=objective, sides=sides)
     task = _TABLE | {k: v for k, v in task.items() if k != "kind"}
     if strange := task.keys() - {"works", *_TABLE}:
         raise CoterieError(f"A task of a table has no '{min(strange)}': use one version of coterie at all sites.")

@@ -174,7 +174,7 @@ class SiteReceiver:
             self.member.need_sum(name)
         counts = node.about()["counts"]
         few = bool(np.any(counts < self.member.min_group))  # else sums over clients can tell of none
-        parts = held.parts or ((disclosure.nameless(run, counts),) if few else ())
+        parts = held.parts or held.sides or ((disclosure.nameless(run, counts),) if few else ())
         self._releases.need(parts, request, held.clusters, self.member.min_group, rules, held.width)
 
     def _hiding_errors(self, work: Work, table: bool) -> Work:
