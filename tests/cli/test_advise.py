@@ -36,6 +36,23 @@ def test_the_collaborators_of_one_client():
     assert "There is no school 'oka' in the table. Did you mean 'oak'?" in coterie(*ARGUMENTS, "--for", "oka").message
 
 
+def test_a_client_for_whom_nobody_is_chosen(folder):
+    """A table's clients that all stay alone; and clients of nets, of whom it is told what each method gives them."""
+    apart = pd.DataFrame({"school": [school for school in "abc" for _ in range(200)], "hours": [*range(100)] * 6})
+    slope, noise = apart["school"].map({"a": -9e3, "b": 0.0, "c": 9e3}), pd.Series([0.0, 1.0, 2.0] * 200)
+    apart.assign(score=slope * (1.0 + apart["hours"]) + noise).to_csv("apart.csv", index=False)
+    ran = coterie("advise", "apart.csv", *ARGUMENTS[2:], "--splits", "0", "--for", "a")
+    assert (ran.code, "1.000\nWeights" in ran.out) == (0, True)
+    run = '[data]\nsource = "digits"\nclients = 4\nrows = 100\n[model]\npath = "softmax"\n[run]\nrounds = 1\n'
+    (folder / "net.toml").write_text(run)
+    ran = coterie("advise", "net.toml", "--for", "3", "--out", "out.csv")
+    rows = ran.out.split("\n\n")[-2].splitlines()[2:]
+    assert ran.code == 0 and rows[0].split()[0] == "3" and rows[1].startswith("Mean") and "intervals" not in ran.out
+    ran = coterie("advise", "net.toml", "--for", "9", "--out", "none.csv")
+    assert ran.code == 2 and "There is no client '9'" in ran.err and "On held-out rows" in ran.out
+    assert files(folder) == {"table.csv", "apart.csv", "net.toml", "out.csv"}
+
+
 @pytest.mark.parametrize("end", ["csv", "parquet"])
 def test_the_tables_in_files_are_those_of_the_library(end):
     ran = coterie(*ARGUMENTS, "--splits", "3", "--seed", "3", "--out", f"a.{end}", "--pairs", f"b.{end}")

@@ -171,6 +171,8 @@ def test_one_client_whose_own_model_is_degenerate_decides_nothing(table):
         ([0.0, 1.0, 5.0], [0.0, 0.0, 10.0], 1.0),
         ([np.nan, 1.0], [2.0, 4.0], 0.25),
         ([1.0], [0.0], np.inf),
+        ([3e-4, 2e-4, 1.0], [1e-38, 2e-37, 3.0], np.inf),  # what is lost to rounding
+        ([np.inf, 1.0, 1.0], [2.0, 2.0, 4.0], 0.5),
     ],
 )
 def test_the_median_ratio_stands_zeros_and_gaps(best, other, ratio):

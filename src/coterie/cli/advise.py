@@ -67,14 +67,15 @@ def advise(
     advice = advised(context, table, main)
     from coterie.report.tables import advice_table, collaborators_table, render_text
 
-    tables = [collaborators_table(advice, main)] if main is not None else []
     print()
-    for each in (*tables, advice_table(advice)):
-        print(render_text(each, width()))
+    print(render_text(advice_table(advice), width()))
     for sentence in advice.sentences:
         say(sentence)
     clients = advice.clients.reset_index()
     found(clients=clients, weights=advice.weights, sentences=advice.sentences)
+    if main is not None:  # at the end, since clients of nets are known when all is trained
+        print()
+        print(render_text(collaborators_table(advice, main), width()))
     for path, frame in ((out, clients), (pairs, advice.weights)):
         if path is not None:
             write_table(frame, path, "advise")

@@ -58,10 +58,14 @@ Triple = tuple[float, float, float]  # a value and the ends of its 95% interval
 def median_ratio(best: Floats, other: Floats) -> float:
     """The median client's loss as a share of its loss under another method; NaN where no client has both.
 
-    Unlike a mean, it does not rest on the few clients whose own model is hardly identified.
+    Unlike a mean, it does not rest on the few clients whose own model is hardly identified. What is lost to rounding,
+    as where a client's outcomes are all the same, is no loss.
     """
+    both = np.maximum([best, other], 0.0)
+    lost = 1e-20 * np.max(both, initial=0.0, where=np.isfinite(both))
+    best, other = np.where(both <= lost, 0.0, both)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(best == other, 1.0, np.maximum(best, 0.0) / np.maximum(other, 0.0))
+        ratio = np.where(best == other, 1.0, best / other)
     ratio = ratio[~np.isnan(ratio)]
     return float(np.median(ratio)) if len(ratio) else float("nan")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from typing import Any
 
@@ -13,7 +13,7 @@ from rich.box import Box
 
 from coterie.errors import joined, plural
 from coterie.report import words
-from coterie.results.advice import Advice
+from coterie.results.advice import Advice, client_position
 from coterie.results.fit_result import FitResult
 from coterie.results.inference import Summary
 
@@ -203,14 +203,22 @@ def advice_table(advice: Advice, limit: int = 8) -> Table:
             columns.append(("predicted gain", _fixed(frame["predicted_gain"], places)))
         columns.append(("measured gain", with_interval(frame, "gain", _with(places))))
         columns += [(title, _fixed(frame[loss], places)) for loss, title in losses.items()]
-        note += f" Mean held-out {advice.loss}; gains over being alone, with 95% intervals over {advice.repeats}."
+        note += f" Mean held-out {advice.loss}; gains are over being alone"
+        note += f", with 95% intervals over {advice.repeats}." if frame["gain_low"].notna().any() else "."
     title = "With whom to collaborate" if by == "speedup" else "Who gains by collaborating"
     return Table.of(title, columns, note=note.strip())
 
 
 def collaborators_table(advice: Advice, client: Any) -> Table:
-    """A client's own weight and those of its collaborators; a CoterieError for an unknown one."""
-    frame, noun = advice.of(client), words.one(str(advice.clients.index.name))
+    """A client's own weight and those of its collaborators, or where none are chosen what is known of it.
+
+    A CoterieError for an unknown client.
+    """
+    labels = advice.clients.index
+    at, noun = client_position(labels, str(labels.name), client), words.one(str(labels.name))
+    if "speedup" not in advice.clients:
+        return advice_table(replace(advice, clients=advice.clients.iloc[[at]]))
+    frame = advice.of(client)
     own = 1.0 - float(frame["weight"].sum())
     columns = [(noun, [f"{words.short(client)} itself", *_labels(frame["collaborator"])])]
     columns.append(("weight", _fixed([own, *frame["weight"]], 3)))

@@ -92,7 +92,7 @@ class Advice:
 
     def of(self, client: Any) -> pd.DataFrame:
         """The collaborators of one client: ``collaborator``, ``tau``, ``weight``; a CoterieError for an unknown one."""
-        if self.weights.empty:
+        if "speedup" not in self.clients:
             raise CoterieError("Nothing is known of single collaborators here: the sentences of the advice say why.")
         labels = self.clients.index
         at = client_position(labels, str(labels.name), client)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -33,6 +36,8 @@ from coterie.results.advice import Advice, measured, of_clients, of_pairs
 from coterie.results.fit_options import Options as FitOptions
 from coterie.runs.run_table_method import STARTING, block_size, objective, run, run_alone
 
+log = logging.getLogger(__name__)
+LONG = 10.0  # seconds from which splits are announced
 _HOW = ("splits", "test_fraction", "seed", "order_by", "split_by")
 
 
@@ -69,7 +74,16 @@ def advise_on_table(
     problem = GroupedProblem(ClusterTree.of(clients), family_named(family), np.arange(clients.X.shape[1]), None)
     together = Together(problem, asked)
     STARTING.get()()
+    began = monotonic()
     choice, _, held = together.over(here(clients, problem.family))
+    if (seconds := monotonic() - began) * held_out.splits > LONG:
+        term, n = Counter(name.partition("[")[0] for name in clients.terms).most_common(1)[0]
+        log.warning(
+            "Choosing took %.0f s with %s, of which %s makes %d, and about as long for each split: leave terms of many "
+            "levels out, or ask for fewer splits (%d).",
+            seconds, plural(len(clients.terms), "column"), term, n, held_out.splits,
+        )  # fmt: skip
+        together = replace(together, aloud=True)
     frame, evidence = of_clients(clients, choice), pd.DataFrame()
     if held_out.splits:
         measured, evidence = _on_holdout(clients, together, replace(held_out, order=order, groups=groups).hold)
@@ -98,6 +112,7 @@ class Together:
     problem: GroupedProblem
     options: Options
     predicted: list[Floats] = field(default_factory=list)
+    aloud: bool = False  # whether each split is told, as it takes long
 
     def over(self, fed: Federation) -> tuple[Choice, Estimates, float]:
         """Who collaborates, the models, and the rows of the prior that holds them at the pooled model."""
@@ -112,6 +127,8 @@ class Together:
         """The models of a split's training rows."""
         choice, fitted, _ = self.over(fed)
         self.predicted.append(self.problem.family.loss_factor * choice.gain)
+        if self.aloud:
+            log.warning("  split %d is done", len(self.predicted))
         return fitted
 
     def alone(self, clients: Clients) -> Estimates:

@@ -171,3 +171,20 @@ def test_a_run_that_diverges_on_counts_is_no_error_of_linear_algebra():
     df = pd.DataFrame({"y": y, "x": x, "z": z, "g": client})
     fit = coterie.fit(df, "y ~ x + z", "g", family="poisson", method="bias-correction", splits=2)
     assert fit.recommended != "bias-correction" and np.isfinite(fit.comparison.loc[fit.recommended, "loss_rows"])
+
+
+def test_newton_ends_where_rows_say_nothing_of_a_direction():
+    """20 levels of which two clients lack some: steps along those end in rounding, and took 65 exchanges."""
+    rng, n = np.random.default_rng(0), 180
+    level, starts = rng.integers(0, 20, n), np.array([0, 60, 120])
+    level[:60] %= 10
+    X = np.column_stack([np.ones(n), level[:, None] == np.arange(1, 20)]).astype(np.float64)
+    y = 300.0 * (rng.normal(size=n) + level % 3)
+    fed = InProcess(GLM(X, y, np.zeros(n), np.ones(n), starts, starts + 60, "gaussian"))
+    metric = Metric(np.linalg.lstsq(X, y, rcond=None)[0], np.linalg.cholesky(np.linalg.inv(X.T @ X / n)))
+    found = optimum(fed, Collaborators.of_all(weights(m=3)), np.array([0.0, 0.0, 0.5]), metric)
+    assert found.exchanges <= 5 and found.reached.all()
+    for k in (0, 1):
+        rows = slice(starts[k], starts[k] + 60)
+        alone = X[rows] @ np.linalg.lstsq(X[rows], y[rows], rcond=None)[0]
+        np.testing.assert_allclose(X[rows] @ found.theta[k], alone, atol=1e-4)

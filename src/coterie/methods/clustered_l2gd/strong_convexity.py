@@ -164,7 +164,7 @@ def seen_with_shared(H: Floats, seen: Floats, M: Floats, strength: Any, own: Boo
     """How H (n, d, d) looks from above, own columns solved for: ``seen`` in these, and M is inverse to H + strength."""
     across = strength * np.einsum("nij,njk->nik", H, M)
     across[:, own] = 0.0
-    rest = H - np.einsum("nij,njk,nkl->nil", H, M, H)
+    rest = H - H @ M @ H
     rest[:, own], rest[:, :, own] = 0.0, 0.0
     return np.asarray(seen + across + np.swapaxes(across, 1, 2) + rest)
 
@@ -191,7 +191,7 @@ def factor_cluster_hessians(
         if own is not None:
             apart = np.diag(1.0 * ~own)
             across = np.einsum("kij,kjl->kil", H, S) * ~own[:, None]  # S is strength times K here, whatever infinite
-            rest = (H - np.einsum("kij,kjl,klm->kim", H, K, H)) * ~own * ~own[:, None]
+            rest = (H - H @ K @ H) * ~own * ~own[:, None]
             S = S + apart - np.einsum("kij,kjl->kil", K, H) * ~own
             onward = onward + across + np.swapaxes(across, 1, 2) + rest
         levels.append((parent, K, S))

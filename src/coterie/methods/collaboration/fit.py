@@ -23,7 +23,7 @@ from coterie.methods.collaboration.theory import curvature
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, summarise
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
-from coterie.numerics.arrays import Floats, full, pack
+from coterie.numerics.arrays import Bools, Floats, pack
 from coterie.objectives.mean_loss import expand, sizes
 
 
@@ -121,20 +121,20 @@ def coefficient_covariance(
     message: dict[str, Any] = {"theta": PerRow(theta[mains]), "w": PerRow(w), "own": PerRow(own)}
     s = require_all_replies(fed.total(sandwich_terms, to=clients, by=mains, groups=M, **message))
     names = ("A", "V", "own", "all")
-    H, V, part, whole = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in names)
+    H, V, part, whole = (metric.hessian(s[name]) for name in names)
     # Of a run that diverged nothing is known of the models.
-    diverged = ~np.isfinite(H + V + part + whole).all(axis=(1, 2))
+    diverged: Bools = ~np.isfinite(H + V + part + whole).all(axis=(1, 2))
     H, V, part, whole = (np.where(diverged[:, None, None], np.eye(H.shape[-1]), S) for S in (H, V, part, whole))
     values, vectors = np.linalg.eigh(H)
     seen = values > CUT * np.maximum(values[:, -1:], 1.0)
-    inverse = np.einsum("mik,mk,mjk->mij", vectors, np.where(seen, 1.0 / np.where(seen, values, 1.0), 0.0), vectors)
-    cov = np.einsum("mij,mjk,mkl->mil", inverse, V, inverse)
+    inverse = vectors * np.where(seen, 1.0 / np.where(seen, values, 1.0), 0.0)[:, None] @ vectors.swapaxes(1, 2)
+    cov = inverse @ V @ inverse
     dof = float(np.sum(s["n"]) - 2.0 * np.sum(inverse * part) + np.sum(cov * whole))
     sigma2 = float(s["sse"].sum()) / max(dof, 1.0) if residual_alone else None
     if residual_alone and sigma2 is not None and not 1.0 <= dof <= np.sum(s["n"]):
         sigma2 = max(sigma2, residual_alone())
     cov = np.where(diverged[:, None, None], np.nan, cov * (1.0 if sigma2 is None else sigma2))
-    return pack(np.einsum("ij,mjk,lk->mil", metric.R, cov, metric.R)), sigma2
+    return pack(metric.R @ cov @ metric.R.T), sigma2
 
 
 def fit(

@@ -83,6 +83,10 @@ class Metric:
         """Gradients (..., d) in u from those in theta."""
         return g @ self.R if self.R.size else g
 
+    def hessian(self, packed: Floats) -> Floats:
+        """Hessians (M, d, d) in u from packed ones in theta: products of two, since einsum of three takes d^4."""
+        return np.asarray(self.R.T @ full(packed) @ self.R)
+
 
 def around_pooled(fed: Federation, problem: GroupedProblem) -> tuple[Estimates, Metric]:
     """The pooled model, where main clients start from and what clients never seen get; and the metric around it.

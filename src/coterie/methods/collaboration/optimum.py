@@ -13,7 +13,7 @@ import numpy as np
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric_and_similarity import Metric
-from coterie.numerics.arrays import Bools, Floats, full
+from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.mean_loss import OVERFLOW, decode_loss, expand, overflowed, sizes
 
 EXCHANGES = 200  # exchanges at most: halving a step that overshoots a count far too large takes dozens
@@ -61,10 +61,13 @@ def optimum(
     clients, mains, w = pairs.request_client[weighted], pairs.request_main[weighted], w[weighted]
     theta = np.tile(metric.at, (M, 1)) if start is None else np.array(start)
     values, g, H, prior_curvature = _ask(fed, clients, mains, w, M, theta, metric)
-    exchanges = 1
+    exchanges, last = 1, np.full(M, np.inf)
     while True:
         u, step = metric.u(theta), -np.linalg.solve(H, g[:, :, None])[:, :, 0]
-        going = np.sum(step**2, axis=1) > ENOUGH * (metric.unit2 + np.sum(u**2, axis=1))
+        length, nothing = np.sum(step**2, axis=1), 1e-12 * (metric.unit2 + np.abs(values))
+        # Where rows say nothing of a direction, steps end in rounding: they lower nothing, and shrink no more.
+        rounding = (-np.sum(g * step, axis=1) <= nothing) & (length > 0.25 * last)
+        going, last = (length > ENOUGH * (metric.unit2 + np.sum(u**2, axis=1))) & ~rounding, length
         if not going.any() or exchanges >= EXCHANGES:
             return Optimum(theta, prior_curvature, exchanges, ~going)
         size = np.where(going, 1.0, 0.0)
@@ -72,7 +75,7 @@ def optimum(
             tried = metric.theta(u + size[:, None] * step)
             new, g_new, H_new, _ = _ask(fed, clients, mains, w, M, tried, metric)
             exchanges += 1
-            worse = ~(new <= values + 1e-12 * (metric.unit2 + np.abs(values)))
+            worse = ~(new <= values + nothing)
             if not worse.any():
                 break
             size = np.where(worse, 0.5 * size, size)
@@ -87,8 +90,6 @@ def _ask(
     s = require_all_replies(fed.total(weighted_expansion, to=clients, by=mains, groups=M, **message))
     u = metric.u(theta)
     prior_curvature = np.maximum(metric.prior * s["spread"], LEAST)
-    H = np.einsum("ji,mjk,kl->mil", metric.R, full(s["A"]), metric.R) + prior_curvature[:, None, None] * np.eye(
-        theta.shape[1]
-    )
+    H = metric.hessian(s["A"]) + prior_curvature[:, None, None] * np.eye(theta.shape[1])
     value = decode_loss(s["value"]) + 0.5 * prior_curvature * np.sum(u**2, axis=1)
     return value, metric.gradient(s["g"]) + prior_curvature[:, None] * u, H, prior_curvature

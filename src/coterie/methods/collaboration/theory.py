@@ -17,7 +17,7 @@ import numpy.typing as npt
 from coterie.federation import Federation, PerRow, Site, require_all_replies, work
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric_and_similarity import Metric
-from coterie.numerics.arrays import Floats, Ints, full, over
+from coterie.numerics.arrays import Floats, Ints, over
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
 from coterie.objectives.constants import hessians
 from coterie.objectives.mean_loss import sizes
@@ -149,5 +149,5 @@ def curvature(fed: Federation, pairs: Collaborators, metric: Metric) -> Curvatur
     M, w = len(pairs.main), PerRow(np.concatenate([np.ones(len(pairs.main)), pairs.tau]))
     to, by = pairs.request_client, pairs.request_group
     s = require_all_replies(fed.total(packed_hessians, to=to, by=by, groups=2 * M, at=metric.at, w=w))
-    own, most = (np.einsum("ji,mjk,kl->mil", metric.R, full(s[name]), metric.R) for name in ("A", "most"))
+    own, most = (metric.hessian(s[name]) for name in ("A", "most"))
     return Curvature(own[:M], own[M:], most[:M], most[M:])
