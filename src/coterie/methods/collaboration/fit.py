@@ -23,7 +23,7 @@ from coterie.methods.collaboration.theory import curvature
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, summarise
 from coterie.methods.stepwise import trace_steps
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
-from coterie.numerics.arrays import Bools, Floats, pack
+from coterie.numerics.arrays import Floats, pack
 from coterie.objectives.mean_loss import expand, sizes
 
 
@@ -123,7 +123,7 @@ def coefficient_covariance(
     names = ("A", "V", "own", "all")
     H, V, part, whole = (metric.hessian(s[name]) for name in names)
     # Of a run that diverged nothing is known of the models.
-    diverged: Bools = ~np.isfinite(H + V + part + whole).all(axis=(1, 2))
+    diverged = np.asarray(~np.isfinite(H + V + part + whole).all(axis=(1, 2)))
     H, V, part, whole = (np.where(diverged[:, None, None], np.eye(H.shape[-1]), S) for S in (H, V, part, whole))
     values, vectors = np.linalg.eigh(H)
     seen = values > CUT * np.maximum(values[:, -1:], 1.0)
