@@ -19,7 +19,7 @@ from coterie.methods.local_training.own_models import OwnModels
 from coterie.methods.local_training.rounds import Passes, State
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints
-from coterie.objectives.holdout import halves
+from coterie.objectives.holdout import halves, weighted_rows
 from coterie.objectives.mean_loss import value
 from coterie.objectives.parameters import parameter_mask, statistics_mask
 from coterie.options import Option
@@ -34,7 +34,8 @@ def update(site: Site, others: Floats, w: Floats | None, held: float, **sent: An
     Where some take part for the first time, w is the model (d1,) that they begin at.
     """
     here = LocalRound(site, w=w, **sent)
-    back, rest = halves(site.objective, site.ids, site.seed, held) or (site.objective, site.objective)
+    parts = halves(site.objective, site.ids, site.seed, held)
+    back, rest = (weighted_rows(parts[0]), parts[1]) if parts else (site.objective, site.objective)
     own = x = site.state.get("theta", None if w is None else here.start)
     there = [merge(site, others[:, n], here.transport) for n in range(others.shape[1])]
     trains = ~(parameter_mask(site.objective) | statistics_mask(site.objective))

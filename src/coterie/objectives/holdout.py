@@ -92,6 +92,14 @@ def halves(objective: Any, ids: npt.ArrayLike, seed: int = 0, share: float = 0.5
     return out
 
 
+def weighted_rows(objective: Any) -> Any:
+    """The same clients without the rows that have no weight, which are passed through a net for nothing."""
+    owner, rows = owned_rows(objective.starts, objective.stops)
+    some = objective.weights[rows] > 0.0
+    stops = np.cumsum(np.bincount(owner[some], minlength=len(objective)))
+    return objective.subset(rows[some], np.append(0, stops[:-1]), stops)
+
+
 def set_aside(objective: Any, test: Bools) -> HeldOut:
     """The same with the rows ``test`` (sum of counts,), client after client, kept back, whose losses have no ridge.
 
