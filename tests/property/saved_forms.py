@@ -17,6 +17,7 @@ from safetensors.numpy import save as bytes_of
 import coterie
 from coterie import files
 from coterie.deployment import toml_files
+from coterie.deployment.coordinator import nets
 from coterie.deployment.coordinator.run import run
 from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.federation_toml import Config as Federation
@@ -305,6 +306,9 @@ def deployed(name: str, folder: Path) -> Form:
 
 RUN = {"program": "hierarchical", "seed": 3, "task": {"formula": "y ~ x", "family": "gaussian", "cluster": ["ward"]},
        "options": {"covariance": "isotropic", "reml": True}}  # fmt: skip
+NETS = {"program": "nets", "task": {"formula": "y ~ x", "client": "ward"},
+        "options": {"model": {"target": "y", "inputs": ["x"]}, "data": {"column": "ward"},
+                    "run": {"rounds": 2}}}  # fmt: skip
 STATUS = {"run": "r", "state": "running", "why": "", "exchange": 3, "work": "a:b", "away": {"bern": "it is away"},
           "missing": {"chur": {"since": "now", "exchange": 2, "why": "silent"}}, "quarantined": {}}  # fmt: skip
 LINE = {"time": "2026-01-01T00:00:00Z", "exchange": 1, "kind": "ask", "work": "a:b", "answered": ["basel"], "asked": 2,
@@ -333,6 +337,9 @@ FORMS: dict[str, Any] = {
         for name in ("opened", "site.toml", "federation.toml", "schema.toml")
     },
     "run.toml": lambda folder: text(RUN, "run.toml", lambda folder: RunConfig.read(folder / "run.toml").asked(None)),
+    "run.toml of nets": lambda folder: text(
+        NETS, "run.toml", lambda folder: nets.configured(RunConfig.read(folder / "run.toml").options, 0, folder)
+    ),
     "status.json": lambda folder: text(STATUS, "status.json", use_status),
     "log.jsonl": lambda folder: text(LINE, "log.jsonl", lambda f: [words(e) for e in read_log(f / "log.jsonl")]),
 }

@@ -11,7 +11,9 @@ import pytest
 import coterie
 from coterie.deployment import folders, logs
 from coterie.deployment.coordinator.run import run
+from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.federation_toml import Config
+from coterie.deployment.schema import Schema
 from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
 from coterie.methods.registry import METHODS
@@ -213,3 +215,18 @@ def test_what_hides_single_clients_is_not_compared(place, kept):
         Config(**{**Config.read(home).__dict__, **kept}).write(home)
     with pytest.raises(CoterieError, match=rf"Held-out scores .* leave .*{next(iter(kept))}.* out"):
         coterie.compare(place, coterie.Torch("made_nets:make"), methods=["ditto"])
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"data": 1, "model": {"target": "y"}}, names("nets tables [options.data]")),
+        ({"run": "x", "model": {"target": "y"}}, names("nets tables [options.run]")),
+        ({"model": {"target": "yy"}}, names("schema no column 'yy' mean 'y'")),
+        ({}, names("schema no column")),
+    ],
+)
+def test_a_run_of_nets_whose_file_was_edited_is_refused_in_a_sentence(options, what):
+    schema = Schema.of({"y": {"type": "category", "levels": ["a", "b"]}})
+    with pytest.raises(CoterieError, match=what):
+        RunConfig("nets", {"formula": "y ~ ."}, options).asked(schema)

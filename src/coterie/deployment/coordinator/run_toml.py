@@ -51,6 +51,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.program == NETS and (odd := [name for name, one in self.options.items() if not isinstance(one, dict)]):
+            raise CoterieError(f"Options of nets are tables of their configuration: make [options.{odd[0]}] one.")
         made, method = "factory" in self.task, METHODS.get(self.program)
         if method is None and self.program not in (COMPARE, ADVISE, NETS):
             return
@@ -98,9 +100,10 @@ class RunConfig:
 
     def _net(self, schema: Schema) -> tuple[str, dict[str, Any]]:
         """The family as which a net's outcome is read, and what else sites are told of a net on their tables."""
-        model = self.options["model"]
-        target, classes = str(model["target"]), model.get("loss", "cross_entropy") == "cross_entropy"
-        column = schema.columns[target]
+        model = self.options.get("model", {})
+        target, classes = str(model.get("target")), model.get("loss", "cross_entropy") == "cross_entropy"
+        if (column := schema.columns.get(target)) is None:
+            raise CoterieError(f"The schema has no column '{target}'.{nearest(target, schema.columns)}")
         K = len(column.levels) or int(column.high or -1) + 1
         if K < 2 and model.get("path", "softmax") == "softmax":  # a net says so itself
             raise CoterieError(
