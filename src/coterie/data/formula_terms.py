@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data.formula_expressions import BASES, SPLINES
-from coterie.errors import CoterieError, shortened
+from coterie.errors import CoterieError, listed, nearest, shortened
 from coterie.lazy_modules import pd
 
 COLUMNS = 2000  # most columns of a design matrix
@@ -205,7 +205,14 @@ def compute_terms(frame: pd.DataFrame, side: str, state: dict[str, Any]) -> tupl
     except Exception as e:  # whatever a term raises is about the user's formula and table
         reason = _restore(str(e), aliases).strip().split("\n")[0].rstrip(".")
         if absent := re.match(r"Value `(.*)` for `\w+\.base` is not among the provided levels", reason):
-            raise CoterieError(f"A contrast in '{side.strip()}' names level {absent[1]}, which is not there.") from e
+            used = [
+                c for c in frame.columns if frame[c].dtype == "category" and re.search(rf"\b{re.escape(c)}\b", side)
+            ]
+            there = [str(level) for c in used for level in frame[c].cat.categories]
+            known = nearest(absent[1], there) or (f" There are {listed(there, 10)}." if there else "")
+            raise CoterieError(
+                f"A contrast in '{side.strip()}' names level {absent[1]}, which is not there.{known}"
+            ) from e
         if told := re.match(r"Unable to evaluate factor `(.*)`\. \[\w+: (.*)\]$", reason):
             used = [c for c in frame.columns if re.search(rf"\b{re.escape(c)}\b", told[1])]
             counts, why = {c: frame[c].nunique() for c in used}, told[2].rstrip(".")

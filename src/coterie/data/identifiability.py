@@ -168,7 +168,8 @@ def shared_terms(terms: Sequence[str], shared: Sequence[str]) -> Bools:
         if not here.any():
             here = np.array(["".join(name.split()) == "".join(t.split()) for t in plain])
         if not here.any():
-            raise CoterieError(f"There is no term '{name}' to share.{nearest(name, [*terms, *plain])}")
+            known = nearest(name, [*terms, *plain]) or f" There are {listed(dict.fromkeys(plain), 10)}."
+            raise CoterieError(f"There is no term '{name}' to share.{known}")
         mask |= here
     return mask
 
