@@ -186,7 +186,7 @@ faster](peers.svg)
 With its defaults GPBoost ends at a lower likelihood; lme4 ends the logistic fit early (`tests/reference/test_lme4.py`
 says how). In "sites" all are in one process, and pda and coterie fit from sums. PFLlib drops a client's last rows that
 fill no batch. Flower and NVFlare start processes and send models between them: the plain loop shows what the steps
-themselves take. The rows of Flower and NVFlare are of one first fit, with its imports.
+themselves take.
 
 ## What each has
 
