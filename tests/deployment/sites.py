@@ -33,6 +33,18 @@ def tables() -> dict[str, pd.DataFrame]:
     return {name: table(s) for s, name in enumerate(NAMES)}
 
 
+def of_own_code(tmp_path, config, module, text, **member):
+    """The folders of a coordinator and of sites, each of which allows ``make`` of a module with some text."""
+    coordinator, homes = tmp_path / "coordinator", [tmp_path / "sites" / name for name in config.sites]
+    for place in (coordinator, *homes):
+        place.mkdir(parents=True)
+        config.write(place)
+    for name, place in zip(config.sites, homes, strict=True):
+        (place / f"{module}.py").write_text(text)
+        Member(name, allow=(f"{module}:make",), **member).write(place)
+    return coordinator, homes
+
+
 def home(folder, name):
     """A site's folder."""
     return folder / "sites" / name

@@ -14,12 +14,11 @@ from coterie.deployment.coordinator.run import run
 from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.schema import Schema
-from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
 from coterie.methods.registry import METHODS
 from tests.cli.harness import coterie as command
 from tests.deployment.hospitals import transport
-from tests.deployment.sites import build, tables
+from tests.deployment.sites import build, of_own_code, tables
 from tests.deployment.sites import transport as sites
 from tests.messages import names
 
@@ -55,13 +54,7 @@ STEPS = {"rounds": 4, "eta": 0.3, "B": 7}
 def place(tmp_path, monkeypatch):
     """A federation whose sites answer in this process, behind bytes."""
     config = Config("toy", "nvflare", sites=SITES, policy={"deadline": 0.2, "pause": 0.05})
-    coordinator, homes = tmp_path / "coordinator", [tmp_path / "sites" / name for name in SITES]
-    for home in (coordinator, *homes):
-        home.mkdir(parents=True)
-        config.write(home)
-    for name, home in zip(SITES, homes, strict=True):
-        (home / "made_nets.py").write_text(MODULE)
-        Member(name, allow=("made_nets:make",)).write(home)
+    _, homes = of_own_code(tmp_path, config, "made_nets", MODULE)
 
     def carry(folder, run_id, timeout):
         run(transport(homes), folder, run_id)

@@ -17,6 +17,7 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.registry import TRAINED
 from coterie.objectives.softmax import Softmax
 from tests.deployment.hospitals import begin, transport
+from tests.deployment.sites import of_own_code
 
 FACTORY = """
 import numpy as np
@@ -40,14 +41,7 @@ OPTIONS = {"rounds": 7, "keep_every": 3, "eta": 0.1, "B": 10, "C": 0.7}
 @pytest.fixture
 def place(tmp_path):
     config = Config("toy", "nvflare", sites=SITES, policy={"deadline": 0.2, "pause": 0.05})
-    coordinator, homes = tmp_path / "coordinator", [tmp_path / "sites" / name for name in SITES]
-    for home in (coordinator, *homes):
-        home.mkdir(parents=True)
-        config.write(home)
-    for name, home in zip(SITES, homes, strict=True):
-        (home / "factory_of_softmax.py").write_text(FACTORY)
-        Member(name, allow=("factory_of_softmax:make",)).write(home)
-    return coordinator, homes
+    return of_own_code(tmp_path, config, "factory_of_softmax", FACTORY)
 
 
 def found(home):

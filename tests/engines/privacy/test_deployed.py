@@ -7,10 +7,10 @@ pytest.importorskip("dp_accounting")
 from coterie.deployment.coordinator.run import run
 from coterie.deployment.federation_toml import Config
 from coterie.deployment.site.receiver import SiteReceiver
-from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError
 from tests.deployment.coordinator.test_training import FACTORY, OPTIONS, SITES, TASK, found
 from tests.deployment.hospitals import begin, transport
+from tests.deployment.sites import of_own_code
 from tests.messages import names
 
 NOISY = {"clip": 1.0, "noise": 2.0}
@@ -18,15 +18,8 @@ NOISY = {"clip": 1.0, "noise": 2.0}
 
 def place(tmp_path, hide):
     config = Config("toy", "nvflare", sites=SITES, privacy={**NOISY, "hide": hide})
-    coordinator, homes = tmp_path / "coordinator", [tmp_path / "sites" / name for name in SITES]
-    for home in (coordinator, *homes):
-        home.mkdir(parents=True)
-        config.write(home)
-    for name, home in zip(SITES, homes, strict=True):
-        (home / "factory_of_softmax.py").write_text(FACTORY)
-        allow = ("factory_of_softmax:make",)
-        Member(name, allow=allow, min_group=1, privacy={**NOISY, "epsilon": 20.0}).write(home)
-    return coordinator, homes
+    rules = {"min_group": 1, "privacy": {**NOISY, "epsilon": 20.0}}
+    return of_own_code(tmp_path, config, "factory_of_softmax", FACTORY, **rules)
 
 
 @pytest.mark.parametrize("hide", ["site", "all"])
