@@ -182,9 +182,8 @@ class Checked:
 def of(cls: type[T], given: Any, what: str, *, hidden: Collection[str] = (), noun: str = "option") -> T:
     """An instance of a dataclass with declared options from a user's mapping, without the ``hidden`` fields.
 
-    ``what`` says whose options they are, as the beginning of a sentence ("[policy]", "The method ditto"), and ``noun``
-    what they are called: option, key, hyper-parameter. A CoterieError for what is no mapping, a name that is not known,
-    a value that cannot be, and one that is needed.
+    ``what`` says whose they are, as a sentence begins ("[policy]", "The method ditto"), and ``noun`` what each is.
+    A CoterieError for what is no mapping, an unknown name, a value that cannot be, and one that is needed.
     """
     names = [f.name for f in fields(cls) if f.init and f.name not in hidden]  # type: ignore[arg-type]
     return cls(**_read(cls, given, what, names, noun))

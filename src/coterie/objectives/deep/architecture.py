@@ -42,9 +42,8 @@ class Place:
 class Architecture:
     """What all clients of an objective have in common: the module, its loss, its number type and where it runs.
 
-    The module is copied, never changed; it comes itself, or from a function without arguments that makes one. ``loss``
-    and ``score`` are functions ``(outputs, targets) -> (rows,)``, or names. The flat row has what moves, and ``base``
-    the rest: as the module has it (a function makes it with seed 0), or as it is given.
+    The module, or what a function makes with seed 0, is copied, never changed. ``loss`` and ``score`` are functions
+    ``(outputs, targets) -> (rows,)``, or names. The flat row has what moves, ``base`` the rest: the module's, or given.
     """
 
     @checked

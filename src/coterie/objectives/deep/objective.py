@@ -40,9 +40,8 @@ SMALL = 100_000  # models of fewer numbers, frozen ones too, run batched if none
 class Deep(RowRanges):
     """``f_i(theta) = sum_r w_r loss(model(theta, x_r), y_r)`` over client i's rows r.
 
-    theta is one flat row of what moves: parameters that train in the module's order, then buffers (BatchNorm's
-    statistics), which have no gradient and move with forward passes. The rest, its ``base``, is held once. Several
-    clients of one call run batched, or one after another. :meth:`of` and :meth:`of_clients` check a caller's rows.
+    theta is a flat row of what moves: parameters that train, then buffers, which forward passes move (BatchNorm's
+    statistics). The rest, ``base``, is held once. Clients run batched or in turn. ``of``, ``of_clients`` check rows.
     """
 
     architecture: Architecture  # the module, its loss and its number type

@@ -189,12 +189,7 @@ class Sets(Rows):
     """
 
     def __init__(
-        self,
-        clients: Sequence[Any],
-        labels: Sequence[str],
-        dtype: torch.dtype,
-        device: torch.device,
-        made: Any = None,
+        self, clients: Sequence[Any], labels: Sequence[str], dtype: torch.dtype, device: torch.device, made: Any = None
     ) -> None:
         self.takes = forward_of(made)
         loader = next((c for c in clients if isinstance(c, DataLoader)), None)
