@@ -23,6 +23,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Losses of power are not tried, so no test waits for the disk.
 os.fsync = lambda file: None
 
+# Tests write and delete tens of thousands of small files: in memory, where there is room, it takes half of the time.
+MEMORY = "/dev/shm"  # noqa: S108
+with suppress(OSError):
+    room = os.statvfs(MEMORY)
+    if os.access(MEMORY, os.W_OK) and not room.f_flag & os.ST_NOEXEC and room.f_bavail * room.f_frsize > 1 << 30:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
+
 # The first call of a kernel compiles it, so time says nothing; the same examples every time, so a failure repeats.
 settings.register_profile("coterie", deadline=None, derandomize=True)
 settings.load_profile("coterie")
