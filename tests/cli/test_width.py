@@ -1,6 +1,7 @@
 """Sentences on a narrow terminal: no line is wider than it, no word is cut."""
 
 import io
+import re
 import sys
 
 import pytest
@@ -56,6 +57,14 @@ def test_names_of_methods_are_whole(terminal):
     lines = [line for line in out.splitlines() if not line.startswith("    ")]
     assert METHODS.keys() <= {line.split()[0] for line in lines if line.strip()}
     assert max(map(len, out.splitlines())) <= 40
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_help_has_names_and_options_whole(terminal, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = re.sub(r"\x1b\[[\d;]*m", "", terminal("fit", "--help")[0])  # colours
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out and "\\[" not in out
+    assert "--objective-option" in out and "weighted-averaging" in re.sub(r"(?<=[a-z]-)\s+", "", out)
 
 
 def test_a_summary_fits(terminal):

@@ -305,8 +305,7 @@ def _of_run(run: dict[str, Any], running: bool) -> list[str]:
     if run["state"] == "running" and not running:
         run = run | {"state": "cut short", "why": "run it again, and it goes on"}
     why = f" ({run['why'].rstrip('.')})" if run.get("why") else ""
-    line = f"Run '{run['run']}': {run['state']}{why}, at exchange {run['exchange']}"
-    out = [f"{line}{', ' + run['work'] if run.get('work') else ''}."]
+    out = [f"Run '{run['run']}': {run['state']}{why}, at {logs.standing(run)}."]
     for site, reason in run.get("away", {}).items():
         out.append(f"Takes no part: '{site}': {reason.rstrip('.')}.")
     for site, what in run.get("missing", {}).items():
@@ -317,7 +316,7 @@ def _of_run(run: dict[str, Any], running: bool) -> list[str]:
 
 
 app = Group(
-    "One model for several owners of data, who keep their rows: over Flower or NVFlare, with certificates and keys."
+    "Models for several owners of data, who keep their rows: over Flower or NVFlare, with certificates and keys."
 )
 for command, example in {
     setup.init: "heart --engine nvflare --site basel --site bern --host fed.example.org",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -184,7 +185,7 @@ def follow(engine: Any, home: Path, run_id: str, timeout: float = LONGEST) -> No
     path = home / "runs" / run_id / logs.LOG
     who = f"'coterie federation status {shlex.quote(str(home))}' says who is connected."
     _, before = logs.news(path)
-    ended = Event()
+    ended, out = Event(), None if sys.stdout.isatty() else sys.stdout  # a line on a terminal redirects what is printed
 
     def watch() -> None:
         seen, last, quiet = before, False, 0
@@ -197,7 +198,7 @@ def follow(engine: Any, home: Path, run_id: str, timeout: float = LONGEST) -> No
             for entry in entries:
                 if entry.get("why") and entry.get("state") != logs.AGAIN:
                     continue  # the error that the command ends with says it
-                print(logs.words(entry), flush=True)
+                print(logs.words(entry), file=out, flush=True)
 
     follower = Thread(target=watch, daemon=True)
     follower.start()

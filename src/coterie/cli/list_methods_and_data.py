@@ -21,6 +21,7 @@ from coterie.methods.method import Method
 from coterie.methods.registry import METHODS
 from coterie.options import declared
 from coterie.results.fit_options import Columns
+from coterie.status_line import status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,7 +204,8 @@ def fetch(
     if out is None and file.exists() and not force:
         raise CoterieError(f"'{file}' is there already; name another file with --out.")
     check_table(file, [], force, "data")
-    df = fetch(entry.name)
+    with status(f"Reading {entry.name} ..."):
+        df = fetch(entry.name)
     write_table(df, file, "data", f"Wrote {plural(len(df), 'row')} to {file}.")
 
 

@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperOption
 from coterie.errors import CoterieError
 
 F = TypeVar("F", bound=Callable[..., Any])
+_COLUMNS = 80  # of a terminal that has room for help in columns
 _FALLBACK = (100, 24)  # columns and lines where there is no terminal
 
 
@@ -70,6 +71,14 @@ class Command(TyperCommand):
         """Print what was found."""
         if DOCUMENT:
             print(json.dumps(plain(DOCUMENT), indent=1, ensure_ascii=False), flush=True)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """As typer's; on a narrow terminal, where its columns would cut names, without columns."""
+        if width() >= _COLUMNS:
+            super().format_help(ctx, formatter)
+            return
+        super(TyperCommand, self).format_help(ctx, formatter)
+        formatter.buffer = [part.replace("\\[", "[") for part in formatter.buffer]  # escaped for columns
 
     def make_parser(self, ctx: Any) -> Any:
         """As typer's, but for options that are given twice."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 from coterie import files
-from coterie.deployment import folders
+from coterie.deployment import folders, logs
 from coterie.deployment.coordinator.run import ADVICE, verify
 from coterie.deployment.coordinator.run_toml import RunConfig, advice_asked
 from coterie.deployment.federation_toml import LONGEST
@@ -18,9 +20,12 @@ from coterie.results.fit_result import FitResult
 from coterie.results.saved_results import MODEL, TRAINING, load
 from coterie.results.saved_values import from_json, unplain
 from coterie.results.training_result import TrainingResult
+from coterie.status_line import AFTER, status
 
 Go = Callable[[Any, Path, str, float], object]
 """What follows a run to its end: called with the engine, the coordinator's folder, the run's name and the seconds."""
+
+_LOOK = 0.5  # seconds between looks at where a run is
 
 
 def carried_out(
@@ -35,16 +40,39 @@ def carried_out(
     with folders.begun(home, run_id, what) as there:
         verify(home, RunConfig(**what), config)
         try:
-            if go is None:
-                engine.run(home, run_id, timeout)
-            else:
-                go(engine, home, run_id, timeout)
+            with _shown(there):
+                if go is None:
+                    engine.run(home, run_id, timeout)
+                else:
+                    go(engine, home, run_id, timeout)
         except CoterieError as problem:  # sites may be away since a certificate has ended
             said = folders.trouble(engine, home)
             if said is None or said[-40:] in str(problem):
                 raise
             raise CoterieError(f"{problem} {said}") from problem
     return there
+
+
+@contextmanager
+def _shown(run: Path) -> Iterator[None]:
+    """To a person, a line meanwhile: at which exchange the run is, and how long its loops still take."""
+    ended = Event()
+
+    def look(live: Any) -> None:
+        while not ended.wait(_LOOK):
+            with suppress(CoterieError):
+                live.update(f"Run '{run.name}': {logs.standing(logs.read_status(run))}")
+
+    with status(f"Run '{run.name}' begins ...", AFTER) as line:
+        looking = Thread(target=look, args=(line.live,), daemon=True)
+        try:
+            if line.live is not None:
+                looking.start()
+            yield
+        finally:
+            ended.set()
+            if looking.is_alive():
+                looking.join()
 
 
 def advise(folder: str | Path, formula: str, given: Mapping[str, Any]) -> Advice:

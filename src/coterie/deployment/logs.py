@@ -131,6 +131,10 @@ class RunLog:
         self.status |= {"missing": {}, "quarantined": {}, "exchange": 0, "away": {}}
         self.note({"time": now(), "state": "begins anew", "why": why})
 
+    def at(self, where: str) -> None:
+        """Keep where its loops are, which ``status.json`` says from the next exchange on."""
+        self.status["at"] = where
+
     def end(self, state: str, why: str = "") -> None:
         """Note how the run ended: "finished", "below quorum", "failed" or :data:`AGAIN`, and why."""
         said = {"state": state, "why": why}
@@ -158,6 +162,11 @@ def read_status(folder: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CoterieError(f"'{path}' is no status of a run: run it again.")
     return found
+
+
+def standing(run: Mapping[str, Any]) -> str:
+    """Where a run is, by its ``status.json``, and how long what it is at still takes, where that is known."""
+    return ", ".join(filter(None, (f"exchange {run['exchange']}", run.get("work", ""), run.get("at", ""))))
 
 
 def trouble(run: Mapping[str, Any], goes_on: bool) -> str:

@@ -27,6 +27,7 @@ class Progress(Callback):
         self.what, self.stream, self.said = what, stream or sys.stderr, monotonic()
         self.first: tuple[int, float] | None = None  # the first round that was seen, and when
         self.shown = Line(what, self.stream, after)
+        self.shown.counting = True  # the line says more than a count of rounds
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """Show the line."""

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from operator import itemgetter
 from typing import Any
 
 from coterie import files
 from coterie.errors import RAISED, CoterieError
 from coterie.runs.config import Config, called
+from coterie.status_line import steps
 
 State = Mapping[str, Any]
 
@@ -56,8 +58,9 @@ def follow(
     Every look is told of every state and may answer True, which ends the run; ``keep`` is then given each state of a
     run that goes well, and whether it is the last.
     """
-    stops = range(state["t"] + 1, rounds + 1)
-    for state in method.run(fed, stops, state):  # noqa: B020
+    done = state["t"]
+    states = method.run(fed, range(done + 1, rounds + 1), state)
+    for state in steps(states, rounds, "Rounds", itemgetter("t"), done):
         told = [look(state) for look in looks]
         last = any(told) or state["t"] == rounds
         if state["status"] != "running":

@@ -106,8 +106,10 @@ def test_weights_are_relative_to_the_mean_of_all_sites(family, tmp_path):
     assert read_status(home)["state"] == "finished" and there.ledger["exchanges"] > 2
 
 
-def test_rounds_of_async_l2gd_are_those_of_one_process(place, table):
+def test_rounds_of_async_l2gd_are_those_of_one_process(place, table, monkeypatch):
     coordinator, homes = place
+    where = list[str]()
+    monkeypatch.setattr(logs.RunLog, "at", lambda self, text: where.append(text))
     options = {"gamma": 1.0, "rounds": {"steps": 15}}
     home = begin(coordinator, "rounds", {"program": "async-l2gd", "task": TASK, "options": options, "seed": 3})
     run(transport(homes), coordinator, "rounds")
@@ -117,6 +119,7 @@ def test_rounds_of_async_l2gd_are_those_of_one_process(place, table):
     np.testing.assert_allclose(there.model.client, here.model.client, rtol=1e-10, atol=1e-12)
     said = [[n.split("coefficients are")[0] for n in f.notes if "After 15 steps" in n] for f in (there, here)]
     assert said[0] == said[1] and len(said[0]) == 1
+    assert where[0].startswith("Steps: 1 of 15, ") and where[-1] == ""
 
 
 def test_what_a_fit_says_of_itself_is_said_of_one_at_sites_too(exact, place, table):

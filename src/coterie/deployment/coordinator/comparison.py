@@ -32,6 +32,7 @@ from coterie.numerics.arrays import Bools, Floats, Ints
 from coterie.queries import Among
 from coterie.relations.clusters import ClusterTree
 from coterie.results.fit_result import FitResult
+from coterie.status_line import steps
 
 Fit = Callable[[Remote], Estimates]
 ALIKE = "alike:"
@@ -161,7 +162,9 @@ class Comparing:
         splits = replace(self.splits, count=1) if once else self.splits
         cost: dict[str, float] = dict.fromkeys(("exchanges", "bytes_down", "bytes_up"), 0)
         why, names, out = "of some {} at a site they are fewer than its min_group", list(self.fits), dict[str, str]()
-        while len(parts) < splits.count and alone:
+        for _ in steps(range(splits.count), splits.count, "Splits"):
+            if not alone:
+                break
             split: dict[str, Any] = {"seed": splits.seed, "repeat": len(parts), "fraction": float(splits.fraction)}
             split |= {"by": dict(self.by)} if self.by else {}
             part = self.opened(f"split{len(parts)}", hold=split)

@@ -27,6 +27,7 @@ from coterie.numerics.arrays import Floats
 from coterie.objectives.client_models import finite, is_one
 from coterie.options import need_names
 from coterie.queries import Unclustered, WrappedFederation
+from coterie.report.progress import Progress
 from coterie.results.training_result import TrainingResult, train
 from coterie.runs.config import ALL, AUTO, Config, judged, tables
 from coterie.runs.config_keys import Run
@@ -253,4 +254,4 @@ def compare(config: Config, opened: Callable[..., Remote]) -> TrainingResult:
             )
         return SitesProblem.over(config, seed, fed)
 
-    return train(config, of=problem)
+    return train(config, watch=lambda what: [Progress(what)], of=problem)

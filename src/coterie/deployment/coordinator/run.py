@@ -41,6 +41,7 @@ from coterie.results.call_as_config import table_call_sections
 from coterie.results.fit_result import FitResult
 from coterie.results.saved_values import plain
 from coterie.runs.loop_and_callbacks import follow
+from coterie.status_line import told
 from coterie.user_code import import_object
 
 RESULT, JOURNAL, ADVICE = "result", "journal", "advice.json"
@@ -78,7 +79,8 @@ def run(
                 if program.program == CHECK:
                     run_check(members, folder, run_id, bool(program.options.get("unite")))
                 else:
-                    _run(members, folder, home, program, replace(config, secure=members.secure), log)
+                    with told(log.at):
+                        _run(members, folder, home, program, replace(config, secure=members.secure), log)
                 ended = True
             except SitesGone as change:
                 log.anew(str(change))

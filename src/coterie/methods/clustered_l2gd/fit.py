@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.constants import Constants, squared_gradients
 from coterie.objectives.gradient_steps import Momentum
 from coterie.relations.clusters import ClusterTies
+from coterie.status_line import steps
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +75,8 @@ def fit(
     plan = (plan_async_al2sgd if accelerated else plan_async_l2gd)(fed, ties, options, own)
     trace: list[tuple[int, float, int, int]] = []
     state: dict[str, Any] = {}
-    for state in replace(plan.method, monitor=distance_monitor(problem.family, exact.root)).run(fed, plan.stops):
+    states = replace(plan.method, monitor=distance_monitor(problem.family, exact.root)).run(fed, plan.stops)
+    for state in steps(states, plan.stops[-1], "Steps", itemgetter("t")):
         between = state["between"] + state.get("refreshes", 0)
         trace.append((state["t"], gap(state["observed"]), int(between), int(state["within"].sum())))
     theta = require_all_replies(fed.ask(reveal))["theta"]

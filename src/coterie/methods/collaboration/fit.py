@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from coterie.methods.stepwise import trace_steps
 from coterie.methods.weighted_averaging_and_bias_correction import BiasCorrection, WeightedAveraging
 from coterie.numerics.arrays import Floats, pack
 from coterie.objectives.mean_loss import expand, sizes
+from coterie.status_line import steps
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,8 @@ def fit(
             method = replace(method, eta=eta)
             chosen.about["eta"] = summarise(eta)
         trace, state = [], {}
-        for state in method.run(fed, trace_steps(options.n_steps)):
+        states = method.run(fed, trace_steps(options.n_steps))
+        for state in steps(states, options.n_steps, "Steps", itemgetter("t")):
             trace.append((state["t"], _gap(metric, state["x"], goal.theta)))
         theta, quarantined = metric.theta(state["x"]), np.flatnonzero(state["quarantined"]).tolist()
         status = "finished" if state["status"] == "running" else state["status"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Annotated, Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from coterie.objectives.constants import constants
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, sizes
 from coterie.options import Checked, Option, declared, need_names, of
+from coterie.status_line import steps
 
 MOST = 1000
 """Rounds where none are asked for, unless nothing changes any more before."""
@@ -160,7 +162,8 @@ class TableTraining:
         self.state = self.method.init(self.fed)
         first, last = self.look(), 0
         T = rounds or MOST
-        for state in self.method.run(self.fed, trace_steps(T), self.state):
+        states = self.method.run(self.fed, trace_steps(T), self.state)
+        for state in steps(states, T, "Rounds", itemgetter("t"), most=rounds is None):
             self.state, before = state, self.models
             self.look()
             between = self.state["t"] - last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from coterie.objectives.constants import extreme_eigenvalues, hessians
 from coterie.objectives.mean_loss import sizes
 from coterie.relations.network import Network
 from coterie.relations.parameter_layout import Layout
+from coterie.status_line import steps
 
 SOLVED = 1e-5  # residual of the optimality conditions up to which the optimum counts as reached
 ENOUGH = 1e-4  # share of the decrease still to come, at which a run ends whose steps were not given
@@ -142,7 +144,8 @@ def _run(objective: NetworkObjective, run: Run, best: Optimum, root: Floats) -> 
     begun = state = method.init(fed, *start)
     first, trace, sent = _left(objective, best, start), [(0, 1.0)], np.zeros(2, dtype=np.int64)
     before = _bytes(fed)
-    for state in method.run(fed, trace_steps(run.taken), begun):
+    states = method.run(fed, trace_steps(run.taken), begun)
+    for state in steps(states, run.taken, "Steps", itemgetter("t"), most=run.steps is None):
         sent += _bytes(fed) - before
         excess = _left(objective, best, (state["x"], state["Z"]))
         trace.append((state["t"], excess / first if first > 0.0 else 0.0))
