@@ -17,6 +17,7 @@ from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedproto import FedProto
+from coterie.methods.local_training.new_client import join
 from coterie.methods.moon import MOON
 from coterie.numerics import keyed_random
 from coterie.objectives.deep import Deep
@@ -159,6 +160,20 @@ def test_fedproto_is_that_of_the_paper(how, B, C):
     z = [features(own[k], r) for k in range(M) for r in range(STARTS[k], STOPS[k])]
     best = [min(found, key=lambda j, one=one: float(((one - found[j]) ** 2).sum())) for one in z]
     np.testing.assert_array_equal(o.predict(models), best)
+
+
+def test_a_client_that_comes_later_to_fedproto_is_held_near_the_last_prototypes():
+    """Two rounds from the first net, near prototypes that stay; it answers by them, as the others do."""
+    o, method = clients({}), FedProto(eta=0.3, lam=3.0)
+    state, models = run(method, o)
+    new, known = join(InProcess(o), method, o.start(0), 2, models.mean(axis=0)), torch.as_tensor(state["P"])
+    for k in range(M):
+        model = filled(torch.as_tensor(o.start(0)))
+        for t in range(2):
+            local(model, k, t, 1, 0, 0.3, 0.0, lambda z, r: 3.0 * ((z - known[Y[r]]) ** 2).mean())
+        own = flat(model.parameters()).detach()[: P * H + H]
+        np.testing.assert_allclose(new[k, : P * H + H], own, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(new[:, P * H + H :], models[:, P * H + H :], rtol=1e-12)
 
 
 def test_a_class_that_nobody_has_is_predicted_for_no_row():

@@ -153,6 +153,7 @@ IDLE = [
     ({"method": "dp-sgd", "net": {"clip": 1.0}}, "clip dp-sgd gradients leave out"),
     ({"method": "dp-sgd", "net": {"momentum": 0.5}}, "momentum dp-sgd gradients leave out"),
     ({"method": "scaffold", "net": {"optimizer": "Adam"}}, "optimizer scaffold plain steps leave out"),
+    ({"method": "bias-correction", "rounds": {"schedule": "StepLR"}}, "bias-correction no schedule one size leave out"),
     ({"method": "pooled", "rounds": {"C": 0.5}}, "pooled no hyper-parameter 'C'"),
     ({"method": "local", "privacy": {"clip": 1.0, "noise": 1.0}}, "local sends nothing privacy hide"),
     ({"method": "found-groups", "rounds": {"restarts": 3}}, "restarts found-groups by = 'restarts' leave out"),

@@ -113,8 +113,7 @@ def test_personal_layers_are_the_head_of_a_net_that_has_no_layer_of_this_name(na
     )
     np.testing.assert_array_equal(found.theta, told.theta)
     np.testing.assert_array_equal(found.predict(X, "0"), told.predict(X, "0"))
-    if name != "fedproto":  # which has no rule for them
-        np.testing.assert_array_equal(found.adapt(X[:9], y[:9]).models, told.adapt(X[:9], y[:9]).models)
+    np.testing.assert_array_equal(found.adapt(X[:9], y[:9]).models, told.adapt(X[:9], y[:9]).models)
     assert not any("personal" in note or "layout" in note for note in found.notes)
     with pytest.raises(CoterieError, match=names("head* top.weight")):
         coterie.fit((X, y), Torch(net), client, method=name, rounds=rounds)

@@ -9,7 +9,7 @@ alike, and averages features met while training; here they are of the trained mo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -78,6 +78,14 @@ def nearest(site: Site, head: list[str], bias: list[str], P: Floats, n: Floats, 
     return {"theta": theta}
 
 
+@work
+def last_prototypes(site: Site, head: list[str], bias: list[str], theta: Floats) -> Reply:
+    """The prototypes (1, K, h) that a trained model theta (d,) has in its head, and which were known (1, K)."""
+    b = named(site, bias)
+    W, far = theta[named(site, head) & ~b].reshape(1, b.sum(), -1), theta[None, b]
+    return {"P": W * (0.5 * W.shape[2]), "n": (far > 0.5 * ABSENT).astype(np.float64)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class FedProto(LocalTraining):
     """Algorithm 1; the distance is the mean squared difference of single rows' features, as in the authors' code.
@@ -86,6 +94,7 @@ class FedProto(LocalTraining):
     class that nobody sent in a round keeps its last prototype, and one that nobody ever had is predicted for no row.
     """
 
+    joins: ClassVar[str] = "rounds"
     head: Annotated[tuple[str, ...], patterns("The head, one linear layer: what it is given are the features.")] = (
         "head*",
     )
@@ -103,6 +112,11 @@ class FedProto(LocalTraining):
     def init(self, fed: Federation, w: Floats | None = None) -> State:
         """The state before the first round, in which there are no prototypes P (K, h), nor rows n (K,) of classes."""
         return super().init(fed, w) | {"P": np.zeros((0, 0)), "n": np.zeros(0)}
+
+    def met(self, fed: Federation, theta: Floats) -> State:
+        """What a client that comes later is sent in every round: the prototypes that models theta (d,) ended with."""
+        found = fed.ask(last_prototypes, to=np.zeros(1, np.int64), theta=theta, head=self.head, bias=self.bias)
+        return {name: found[name][0] for name in ("P", "n")}
 
     def round(self, fed: Federation, state: State, to: Ints) -> tuple[Sums, State]:
         """Lines 3 to 8."""

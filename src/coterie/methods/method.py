@@ -105,8 +105,7 @@ class Method:
     @property
     def divides(self) -> bool:
         """Whether it tells columns that clients share from those of their own; to others ``shared`` says nothing."""
-        divides = self.learns or self.takes == STRENGTHS or bool(self.layout)
-        return divides and not self.all_own
+        return (self.learns or self.takes == STRENGTHS or bool(self.layout)) and not self.all_own
 
     @property
     def length(self) -> str:
@@ -136,6 +135,8 @@ class Method:
 
     def check(self, given: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> None:
         """A CoterieError for an option that is not known, cannot be, or, where it is its ``own``, changes nothing."""
+        if name := next((one for one in given if one in self.idle and one not in self.hyper_parameters), None):
+            raise CoterieError(f"The method {self.name} has no {name}, as it {self.idle[name]}: leave it out.")
         need_names(f"The method {self.name}", given, self.hyper_parameters, "hyper-parameter")
         for setting in self.settings(given):
             self.make(0, **({self.layout: EVERYTHING} if self.layout else {}) | setting)
@@ -150,9 +151,7 @@ class Method:
 
     def merge(self, below: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """What is given above what stands below it: of two that exclude each other, the one given drops the other."""
-        dropped = {
-            name for pair in getattr(self.method_class, "EXCLUSIVE", ()) if set(pair) & set(given) for name in pair
-        }
+        dropped = {n for pair in getattr(self.method_class, "EXCLUSIVE", ()) if set(pair) & set(given) for n in pair}
         return {name: value for name, value in below.items() if name not in dropped} | dict(given)
 
     def settings(self, given: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from coterie.federation import Federation, Site, work
 from coterie.methods.fedavg import tuned
-from coterie.methods.local_training.client_work import LocalRound, Reply, train
+from coterie.methods.local_training.client_work import LocalRound, Reply, train, train_ahead
 from coterie.methods.local_training.rounds import LocalTraining, Passes, Smoothness, State, client_models
 from coterie.numerics.arrays import Floats
 from coterie.objectives.parameters import parameter_mask, statistics_mask
@@ -26,7 +26,10 @@ from coterie.options import Option
 def update(site: Site, alpha: float, delta: float, **sent: Any) -> Reply:
     """Lines 5 to 9: every step looks at rows D, D' and D'', the last for the Hessian."""
     here = LocalRound(site, **sent)
-    steps, x, eta, B = here.steps, np.array(here.start), here.eta, here.B
+    steps, eta, B = here.steps, here.eta, here.B
+    if len(end := train_ahead(site, here.start, alpha, delta, eta, steps, here.t * steps, B)):
+        return here.reply(end)
+    x = np.array(here.start)
     moves = ~(parameter_mask(site.objective) | statistics_mask(site.objective))
     for s in range(int(steps.max(initial=0))):
         on = slice(None) if s < steps.min() else np.flatnonzero(steps > s)  # of all, nothing is copied

@@ -76,9 +76,9 @@ def _over(name: str, summary: str, room: str, about: Relation, options: str = "O
 
 
 def _nets(path: str, reveals: str, gradients: bool = False, **defaults: Any) -> dict[str, Any]:
-    """What a method for tables says of its class over any objective, whose layers may be split."""
-    more = {"layout": "personal", "splits": False, "reveals": reveals, "idle": _SENT if gradients else _PLAIN}
-    more["tried"] = reveals != _COINS  # whose steps need tuning on nets
+    """What a method for tables says of its class over any objective, whose layers may be split; coins need tuning."""
+    idle = {"schedule": "takes steps of one size, as its theory has it"} | (_SENT if gradients else _PLAIN)
+    more = {"layout": "personal", "splits": False, "reveals": reveals, "idle": idle, "tried": reveals != _COINS}
     return {"trains": path, "defaults": STEPS | {"tau": 5} | defaults, **more}
 
 

@@ -89,6 +89,18 @@ class Second:
     pace: Floats  # (m,)
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """Steps along gradients g at ``theta - alpha grad f(theta)``, or with their Hessian along ``g - alpha H g``.
+
+    H g at theta is the difference of gradients at ``theta + delta g`` and ``theta - delta g``, divided by 2 delta.
+    """
+
+    alpha: float
+    delta: float  # 0 leaves the Hessian out
+    draws: tuple[Draws, Draws]  # the rows of g, and of H
+
+
 @runtime_checkable
 class Sampled(Protocol):
     """An objective over rows that takes local steps itself, as :class:`WeightedRows` and torch models do."""

@@ -124,12 +124,12 @@ def adapted(
         raise CoterieError(f"rounds of adapt() changes nothing for {result.method}, whose rule has none: say steps.")
     if rule in ("rounds", "steps"):
         still = parameter_mask(here, getattr(here, "kept", ()))  # statistics, which no server has
-        groups, mean = np.arange(len(result.shared)), means.mean(axis=0)[: len(still)]
-        means = np.where(still, mean, result.shared).astype(result.shared.dtype)
+        groups, others = np.arange(len(result.shared)), means.mean(axis=0)
+        means = np.where(still, others[: len(still)], result.shared).astype(result.shared.dtype)
     if rule == "rounds":
         if not (several := getattr(method, "several", False)):  # of groups' shared models the one that suits its rows
             groups = np.maximum(judge_groups(fed, means, held=False).group[:1], 0)
-        means, groups = join(fed, method, means if several else means[groups[0]], rounds), groups[:1]
+        means, groups = join(fed, method, means if several else means[groups[0]], rounds, others), groups[:1]
         if not np.isfinite(means).all():
             raise CoterieError(f"The rounds of {result.method} diverge on these rows: train with a smaller eta.")
     usual: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Site, work
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Bools, Floats, Ints, neighbours
-from coterie.objectives.gradient_steps import Draws, Second, Walk
+from coterie.objectives.gradient_steps import Ahead, Draws, Second, Walk
 from coterie.objectives.mean_loss import sizes, walk, walk_beside
 from coterie.objectives.parameters import has_finite_gradient, initial_parameters, parameter_mask
 
@@ -139,6 +139,19 @@ def train_beside(
     by = _walk(site, eta, steps, done, batch, "rows", plain=True)
     site.count(gradients=2 * int(by.steps.sum()))
     return walk_beside(site.objective, start, by, second)
+
+
+def train_ahead(
+    site: Site, start: Floats, alpha: float, delta: float, eta: float, steps: Ints, done: Ints, batch: int
+) -> Floats:
+    """Plain steps that look :class:`Ahead`, where nets take them in one go; none (0, d) where they do not."""
+    streams = "rows", "meta rows", "curvature rows"
+    by, meta, curvature = (_walk(site, eta, steps, done, batch, stream, plain=True) for stream in streams)
+    if not hasattr(site.objective, "walk_ahead"):
+        return start[:0]
+    end: Floats = site.objective.walk_ahead(start, by, Ahead(alpha, delta, (meta.draws, curvature.draws)))
+    site.count(gradients=int(by.steps.sum()) * (4 if delta > 0.0 else 2) if len(end) else 0)
+    return end
 
 
 def _walk(site: Site, eta: Any, steps: Ints | int, done: Ints | int, batch: int, stream: str, **beside: Any) -> Walk:

@@ -45,10 +45,14 @@ def shared_models(method: Any, state: Any) -> Floats | None:
     return out
 
 
-def join(fed: Federation, method: Any, w: Floats, rounds: int) -> Floats:
-    """Models (m, d) of the clients of ``fed`` after ``rounds`` that all begin at the shared model w (d,) or (k, d)."""
+def join(fed: Federation, method: Any, w: Floats, rounds: int, others: Any = None) -> Floats:
+    """Models (m, d) of the clients of ``fed`` after ``rounds`` that all begin at the shared model w (d,) or (k, d).
+
+    What else is shared, a method's ``met`` knows by the mean (d,) of the ``others``' models.
+    """
     state = method.init(fed, w)
-    shared = {"w": state["w"]}
+    shared = {"w": state["w"]} | (method.met(fed, others) if hasattr(method, "met") else {})
+    state = state | shared
     for t in range(rounds):
         _, new = method.round(fed, state | {"t": t}, np.arange(len(fed.clients)))
         state = state | new | shared

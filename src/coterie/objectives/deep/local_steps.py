@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -32,6 +32,16 @@ class Training(StepOptions):
     def plain(self) -> bool:
         """Whether steps go along gradients, with or without momentum."""
         return self.optimizer == "SGD" and not self.optimizer_args
+
+    def idle(self, walked: Mapping[str, int]) -> tuple[str, ...]:
+        """What of it changed nothing in walks of at most so many "steps", each of at most so many "rows"."""
+        once = "in every round, and no client took two steps in one"
+        said = ["batches changes nothing: every step takes all rows."]
+        said *= self.batches != "drawn" and walked.get("rows") == 0
+        if walked.get("steps") == 1:
+            said += [f"momentum changes nothing: it begins at rest {once}."] * (self.momentum > 0.0)
+            said += [f"{self.optimizer} begins anew {once}: none remembers another."] * (not self.plain)
+        return tuple(said)
 
 
 def moving(of: Architecture, by: Walk) -> list[bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from coterie.objectives.deep.sequential import SequentialClients, explained
 from coterie.objectives.deep.side_effects import batches, find_side_effects
 from coterie.objectives.deep.two_heads import with_own_head
 from coterie.objectives.deep.validate import moving_buffers, validate
-from coterie.objectives.gradient_steps import Draws, RowRanges, Second, Walk
+from coterie.objectives.gradient_steps import Ahead, Draws, RowRanges, Second, Walk
 from coterie.objectives.row_kernels import owned_rows, row_ranges, weighted_means, weighted_sums
 
 Work = Callable[[Any, Tensor, Walk, Batch], Tensor]
@@ -53,7 +53,7 @@ class Deep(RowRanges):
     sequential: SequentialClients  # what works on one client after another
     batched: BatchedClients | None = None  # what works on several at once, where that is possible and faster
     notes: tuple[str, ...] = ()  # what of a run cannot be repeated or is not kept from round to round, in sentences
-    walked: dict[str, int] = field(default_factory=dict)  # the most "steps" of any run of local steps so far
+    walked: dict[str, int] = field(default_factory=dict)  # the most "steps", and "rows" of one, of any walk so far
 
     @classmethod
     def of(
@@ -184,13 +184,7 @@ class Deep(RowRanges):
     @property
     def idle(self) -> tuple[str, ...]:
         """What of ``Training`` changed nothing so far, in sentences."""
-        how, once = self.training, "in every round, and no client took two steps in one"
-        whole = how.batches != "drawn" and self.walked.get("rows") == 0
-        said = ["batches changes nothing: every step takes all rows."] * whole
-        if self.walked.get("steps") == 1:
-            said += [f"momentum changes nothing: it begins at rest {once}."] * (how.momentum > 0.0)
-            said += [f"{how.optimizer} begins anew {once}: none remembers another."] * (not how.plain)
-        return tuple(said)
+        return self.training.idle(self.walked)
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -296,6 +290,12 @@ class Deep(RowRanges):
     def walk_beside(self, theta: Floats, by: Walk, second: Second) -> Any:
         """Both models (2, m, d) after the steps of ``mean_loss.walk_beside``; none where each is to move by itself."""
         alone = partial(SequentialClients.walk_beside, v=self._theta(second.v), second=second)
+        return self._trained(theta, by, "A step of", alone, alone) if self.batched is None or len(self) < FEW else ()
+
+    def walk_ahead(self, theta: Floats, by: Walk, ahead: Ahead) -> Any:
+        """Models (m, d) after steps that look ahead; none where each gradient is to be a step of its own."""
+        more = [self._batch(np.arange(len(self)), replace(by, draws=one), self.sizes()) for one in ahead.draws]
+        alone = partial(SequentialClients.walk_ahead, ahead=ahead, more=more)
         return self._trained(theta, by, "A step of", alone, alone) if self.batched is None or len(self) < FEW else ()
 
     def _trained(self, theta: Floats, by: Walk, doing: str, together: Work, alone: Work) -> Floats:

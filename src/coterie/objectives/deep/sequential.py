@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial, reduce
 from typing import Any
 
@@ -26,7 +27,7 @@ from coterie.objectives.deep.local_steps import Stepper, Training, gradients, mo
 from coterie.objectives.deep.module_snapshot import Snapshot
 from coterie.objectives.deep.random_generators import Generators, Seed
 from coterie.objectives.deep.rows import Rows
-from coterie.objectives.gradient_steps import FeatureTerm, Second, Walk
+from coterie.objectives.gradient_steps import Ahead, FeatureTerm, Second, Walk
 
 LOOK = 2048  # most rows of one forward pass where no gradient is needed
 NUMBERS = 1 << 22  # most numbers that one layer of it gives
@@ -226,8 +227,8 @@ class SequentialClients:
         else:
             list(_pool(cores).map(run, np.argsort(-work, kind="stable").tolist()))
 
-    def _gradients(self, i: int, by: Walk, batch: Batch, seed: Seed, *more: ModuleWorkspace) -> Iterator[Any]:
-        """Gradients of the layers of a client's model, which is loaded, and of ``more``, before each of its steps."""
+    def _gradients(self, i: int, by: Walk, batch: Batch, seed: Seed, *spaces: ModuleWorkspace) -> Iterator[Any]:
+        """Gradients of the layers of a client's models, which are loaded in ``spaces``, before each of its steps."""
         first, many, key = int(by.draws.first[i]), int(by.steps[i]), by.draws.keys[i : i + 1]
         ahead = max(AHEAD // by.draws.size, 1) if by.draws.size and self._looks_ahead else 1
         moves, size = moving(self.of, by), self.training.at_once
@@ -241,7 +242,7 @@ class SequentialClients:
                 few = size or max(len(y), 1)
                 parts = [(x[b : b + few], y[b : b + few], scale[b : b + few]) for b in range(0, max(len(y), 1), few)]
                 found = []
-                for space in (self.workspace, *more):
+                for space in spaces or (self.workspace,):
                     drawn = drawing(self.of, key, now[s : s + 1])
                     each = (space.gradient(part, ridge, drawn, moves, by.beside) for part in parts)
                     found.append(reduce(lambda one, other: [a + b for a, b in zip(one, other, strict=True)], each))
@@ -298,11 +299,38 @@ class SequentialClients:
             here, there, space = out[0, i].copy_(theta[i]), out[1, i].copy_(v[i]), self._workspace("second")
             own = [self.of.views(there)[place.name][None] for place in self.of.parameters]
             with self.workspace.moving(here) as layers, space.moving(torch.lerp(here, there, share)) as mixed:
-                for grads, at_mixture in self._gradients(i, by, batch, seed, space):
+                for grads, at_mixture in self._gradients(i, by, batch, seed, self.workspace, space):
                     torch._foreach_add_(own, at_mixture, alpha=-eta * pace)
                     torch._foreach_add_(layers, grads, alpha=-eta)
                     for between, w, apart in zip(mixed, layers, own, strict=True):
                         torch.lerp(w, apart, share, out=between)
+
+        return out if self.takes_two and self.each(by.steps, one, again=False) else out[:0]
+
+    def walk_ahead(self, theta: Tensor, by: Walk, batch: Batch, ahead: Ahead, more: Sequence[Batch]) -> Tensor:
+        """The same for steps that look ahead, on the rows of ``batch`` and ``more``: models (m, d), or none."""
+        out, alpha, delta = torch.empty(theta.shape, dtype=theta.dtype, device=theta.device), ahead.alpha, ahead.delta
+        meta, curvature = (replace(by, draws=draws) for draws in ahead.draws)
+
+        def one(i: int, seed: Seed) -> None:
+            x, eta, space = out[i].copy_(theta[i]), float(by.eta[i]), self._workspace("second")
+            there = self._gradients(i, meta, more[0], seed, space)
+            sides = [(sign, self._gradients(i, curvature, more[1], seed, space)) for sign in (1.0, -1.0)]
+            with self.workspace.moving(x) as layers, space.moving(x.clone()) as inner:
+
+                def look(along: list[Tensor], far: float, then: Iterator[Any]) -> list[Tensor]:
+                    for at, w, g in zip(inner, layers, along, strict=True):
+                        torch.add(w, g, alpha=far, out=at)
+                    (grads,) = next(then)
+                    return list(grads)
+
+                for (grads,) in self._gradients(i, by, batch, seed):
+                    move = look(grads, -alpha, there)
+                    if delta > 0.0:
+                        change = [look(move, sign * delta, side) for sign, side in sides]
+                        for sign, g in zip((-1.0, 1.0), change, strict=True):
+                            torch._foreach_add_(move, g, alpha=sign * alpha / (2.0 * delta))
+                    torch._foreach_add_(layers, move, alpha=-eta)
 
         return out if self.takes_two and self.each(by.steps, one, again=False) else out[:0]
 
