@@ -21,7 +21,7 @@ from tests.cells import arrays, net, of_net
 
 NAMES = Declared("optimizer", Optimizer, Option()).names
 QUICK = [("fedavg", "Adam"), ("ditto", "AdamW"), ("fedadam", "SGD")]
-CELLS = [*((name, "Adam") for name in TRAINED), *(("fedavg", name) for name in NAMES if name != "Adam")]
+CELLS = [(name, one) for name, row in TRAINED.items() for one in (["SGD"] if "optimizer" in row.idle else NAMES)]
 CELLS = [*QUICK, *(pytest.param(*cell, marks=pytest.mark.soak) for cell in CELLS if cell not in QUICK)]
 
 

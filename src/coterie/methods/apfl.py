@@ -31,10 +31,12 @@ def update(site: Site, alpha: float, adaptive: bool, **sent: Any) -> Reply:
     v = before = site.state.get("v", x)
     a = first = site.state.get("alpha", np.full(len(site), alpha))
     if adaptive:  # by the gradient of the first step, which v goes along by the alpha before
-        y, whole = train_beside(site, x, Second(v, a, np.ones(len(a))), here.eta, 1, done, here.B)
-        along, moves = v - whole, ~parameter_mask(site.objective)  # eta times the mixture's gradient
-        turn = np.sum((v - x) * along * moves, axis=1)
-        x, v, steps, done = y, v - a.astype(v.dtype)[:, None] * along, steps - 1, done + 1
+        y, u = train_beside(site, x, Second(v, a, np.ones(len(a))), here.eta, 1, done, here.B)
+        np.subtract(v, u, out=u)  # eta times the mixture's gradient
+        turn = np.sum((v - x) * u * ~parameter_mask(site.objective), axis=1)
+        u *= a.astype(v.dtype)[:, None]
+        x, v, steps, done = y, np.subtract(v, u, out=u), steps - 1, done + 1
+        del y, u  # each as large as all models, which x and v are until the next step
         a = np.clip(a - turn, 0.0, 1.0)
     x, v = train_beside(site, x, Second(v, a, a), here.eta, steps, done, here.B)
     site.state["alpha"] = np.where(finite(x, v), a, first)

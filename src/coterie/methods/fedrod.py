@@ -36,12 +36,12 @@ def named(site: Site, layers: list[str]) -> Bools:
 
 def class_shares(site: Site, theta: Floats, head: Bools, bias: Bools) -> Floats:
     """Every client's shares of classes (m, K): without a head all have 1 / K, and the bias' gradient is the rest."""
-    start, o = np.where(head, 0.0, theta).astype(theta.dtype), site.objective
+    start, o = np.where(head, 0.0, theta).astype(theta.dtype, copy=False), site.objective
     if getattr(getattr(o, "training", None), "clip", None) is None:
-        g = start - train(site, start, 1.0, 1, 0, 0, on=1.0 * bias, plain=True)
+        g = start[:, bias] - train(site, start, 1.0, 1, 0, 0, on=1.0 * bias, plain=True)[:, bias]
     else:  # of steps, the gradient is shortened
-        g = gradient(o, start, Draws.of_all(len(site)))
-    shares = 1.0 / max(bias.sum(), 1) - g[:, bias].astype(np.float64)
+        g = gradient(o, start, Draws.of_all(len(site)))[:, bias]
+    shares = 1.0 / max(bias.sum(), 1) - g.astype(np.float64)
     if not bias.any() or (np.abs(shares.sum(axis=1) - 1.0) > 1e-4).any() or (shares < -1e-4).any():
         raise CoterieError("FedROD" + NO_HEAD)
     return np.asarray(np.where(shares > 1e-5, shares, 0.0))
@@ -59,10 +59,10 @@ def update(site: Site, head: list[str], bias: list[str], **sent: Any) -> Reply:
     site.state["shares"] = shares
     prior = np.where(shares > 0.0, np.log(np.maximum(shares, 1e-30)), ABSENT)
     before = site.state.get("own", np.zeros((len(site), int(both.sum())), dtype=theta.dtype))
-    parts = [prior, theta[:, ~still], before, theta[:, still]]
+    parts = [prior, columns(theta, ~still), before, columns(theta, still)]
     which = np.repeat(["prior", "w", "P", "w"], [part.shape[1] for part in parts])
-    start, objective = np.concatenate(parts, axis=1, dtype=theta.dtype), site.objective.with_own_head(head, bias)
-    end = here.train(start, objective=objective, on=1.0 * (which != "prior"), apart=which == "P")
+    two, how = site.objective.with_own_head(head, bias), {"on": 1.0 * (which != "prior"), "apart": which == "P"}
+    end = here.train(np.concatenate(parts, axis=1, dtype=theta.dtype), objective=two, **how)
     return here.reply(columns(end, which == "w"), kept={"own": (columns(end, which == "P"), before)})
 
 

@@ -70,11 +70,13 @@ def update(site: Site, c: Floats, option: int, **sent: Any) -> Reply:
         way = (here.eta * gradients(site, here.steps))[:, None].astype(x.dtype)
         plus = own - c + columns(x - y, shared) / way if here.eta > 0.0 else own
     reply = here.reply(y, finite(y, plus))
+    del shift, y  # each of them as large as all models
     good, before = site.state["verdict"] == GOOD, site.state.get("n", np.zeros(len(site)))
-    site.state["c"] = plus = np.where(good[:, None], plus, 0.0).astype(x.dtype)
+    site.state["c"] = plus = np.where(good[:, None], plus, 0.0).astype(x.dtype, copy=False)
     site.state["n"] = n = np.where(good, weight(site), 0.0)
-    change = (n[:, None] * plus - before[:, None] * own).astype(x.dtype)
-    return reply | {"c": change, "N": n - before}
+    change = n[:, None] * plus
+    change -= before[:, None] * own
+    return reply | {"c": change.astype(x.dtype), "N": n - before}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,9 +68,9 @@ def split(site: Site, theta: Floats, good: Any, transport: ModelTransport) -> Fl
 
 
 def columns(theta: Floats, part: Bools) -> Floats:
-    """The columns of theta (m, d) that are in a part (d,)."""
-    pieces = [theta[:, run] for run in neighbours(part)]
-    return np.concatenate(pieces, axis=1) if pieces else theta[:, :0]
+    """The columns of theta (m, d) that are in a part (d,): a view where they are neighbours."""
+    pieces = [theta[:, run] for run in neighbours(part)] or [theta[:, :0]]
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)
 
 
 def _personal_values(site: Site, own: Bools, transport: ModelTransport) -> Floats:
