@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from threading import Event
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
 from coterie.cli import fit_over_sites as sites
-from coterie.deployment import folders, toml_files
+from coterie.deployment import calls_over_sites, folders, toml_files
 from coterie.deployment.logs import RunLog
 from coterie.deployment.site.preview import LocalTransport
 from coterie.deployment.site.receiver import SiteReceiver
@@ -20,6 +21,7 @@ from tests.cli.harness import coterie
 from tests.cli.test_federation import RUN, Engine
 from tests.deployment.sites import FORMULA, NAMES, build, home, task, transport
 from tests.messages import names
+from tests.test_status_line import Terminal
 
 
 class Asked(Engine):
@@ -164,6 +166,30 @@ def test_a_wait_is_said(place, monkeypatch):
     monkeypatch.setattr(sites, "_LOOK", 0.01)
     monkeypatch.setattr(sites, "_QUIET", 3)
     assert coterie("fit", place, *RUN).out.count("sites are away, or have much to do.") == 1
+
+
+def test_a_person_sees_where_a_run_is_and_what_time_is_left(place, monkeypatch):
+    texts, seen = list[str](), Event()
+
+    def run(folder, run_id, timeout):
+        log = RunLog(folder / "runs" / run_id, ())
+        log.at("Rounds: 3 of 9, 12 s left")
+        log.end("running")
+        assert seen.wait(10.0)
+
+    def update(self, text):
+        texts.append(text)
+        seen.set()
+
+    found = Asked()
+    found.run = run
+    monkeypatch.setattr(folders, "engine", lambda name: found)
+    monkeypatch.setattr(calls_over_sites, "_LOOK", 0.01)
+    monkeypatch.setattr("rich.status.Status.update", update)
+    monkeypatch.setattr("sys.stderr", Terminal())
+    calls_over_sites.carried_out(place, {"program": "hierarchical", "task": {"formula": FORMULA}}, "mine")
+    assert texts[0] == "Run 'mine': exchange 0, Rounds: 3 of 9, 12 s left"
+    assert "at exchange 0, Rounds: 3 of 9, 12 s left." in coterie("federation", "status", place).out
 
 
 SETTINGS = {

@@ -21,6 +21,7 @@ from coterie.data.labels import encode, label_ids
 from coterie.data.net_inputs import as_inputs, hashed, is_plain, several
 from coterie.data.partition import ClientRows, Partition, PartitionedRows, partition_rows, shuffled
 from coterie.data.readers import Columns, read
+from coterie.data.rows_by_client import ROWS, collated
 from coterie.data.splits import TEST, VALIDATION, RowSplits
 from coterie.errors import CoterieError, nearest, plural
 from coterie.federation import Array
@@ -30,7 +31,7 @@ from coterie.objectives.row_kernels import owned_rows
 from coterie.runs import in_memory
 from coterie.runs.config import Config, called
 from coterie.runs.config_keys import DEALT, Data
-from coterie.runs.in_memory import ROWS, SPLIT, Held, collated, need_named
+from coterie.runs.in_memory import SPLIT, Held, need_named
 
 Table = dict[str, Array]
 PACKAGED = ("digits", "fashion-mnist")

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import reduce
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
 from coterie.data.array_input import is_table
-from coterie.data.net_inputs import as_inputs, hashed, layout, several, together
+from coterie.data.rows_by_client import ROWS, by_client, digest
 from coterie.data.table import Table
-from coterie.errors import RAISED, CoterieError, plural, shortened
+from coterie.errors import CoterieError
 from coterie.options import shown
 
 MARK = "in memory:"
 """How the placeholder of something without a name begins."""
-ROWS = "The first argument"
 SPLIT = "split"
 """The array that says on which side rows are, by default."""
-AGAIN = 16  # items of a Dataset that are read twice
 _PLACE = re.compile(r" at 0x[0-9a-fA-F]+")
 """Where something lies in memory, which no two processes agree on."""
 
@@ -48,7 +45,7 @@ def code(value: Any) -> str:
     if isinstance(value, str):
         return value
     if hasattr(value, "state_dict") and not isinstance(value, type):
-        return Held.of(value, f"{MARK}{type(value).__name__} {_digest([repr(value), *_numbers(value)])}")
+        return Held.of(value, f"{MARK}{type(value).__name__} {digest([repr(value), *_numbers(value)])}")
     if not callable(value):
         raise ValueError("neither a name nor what can be called")
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", type(value).__name__)
@@ -57,7 +54,7 @@ def code(value: Any) -> str:
         return Held.of(value, f"{module}:{name}")
     written = getattr(value, "__code__", None)
     told = repr(value if written is None else (written.co_code, written.co_consts, value.__closure__))
-    return Held.of(value, f"{MARK}{name.rpartition('.')[2]} {_digest([_PLACE.sub('', told)])}")
+    return Held.of(value, f"{MARK}{name.rpartition('.')[2]} {digest([_PLACE.sub('', told)])}")
 
 
 def _numbers(module: Any) -> list[Any]:
@@ -88,7 +85,7 @@ def rows(given: Any, client: Any = None, group: Any = None, given_split: Any = N
     if isinstance(given, Mapping) and not {"X", "y"} <= given.keys():
         if client is not None:
             raise CoterieError("Rows that are given by client name their clients: leave client out.")
-        arrays = _by_client(given)
+        arrays = by_client(given)
     elif isinstance(given, Mapping):
         arrays = dict(given)
     elif isinstance(given, (tuple, list)) and 2 <= len(given) <= 4:
@@ -108,7 +105,7 @@ def rows(given: Any, client: Any = None, group: Any = None, given_split: Any = N
             arrays[own] = value
     if isinstance(group, Mapping):
         arrays["group"] = _groups(arrays, group)
-    return Held.of(arrays, f"{MARK}rows {_digest(arrays.values())}")
+    return Held.of(arrays, f"{MARK}rows {digest(arrays.values())}")
 
 
 def _groups(arrays: Mapping[str, Any], group: Mapping[Any, Any]) -> Any:
@@ -122,120 +119,7 @@ def _groups(arrays: Mapping[str, Any], group: Mapping[Any, Any]) -> Any:
     return np.array([str(known[label]) for label in labels.tolist()])[codes]
 
 
-def _by_client(given: Mapping[Any, Any]) -> dict[str, Any]:
-    """The rows of every client, one after another."""
-    if not given:
-        raise CoterieError(f"{ROWS} has no client.")
-    if twice := [label for label in given if str(label) != label and str(label) in given]:
-        raise CoterieError(f"{ROWS} has client {twice[0]} twice, as a number and as text: give each client one label.")
-    parts = {label: _pair(label, own) for label, own in given.items()}
-    X, y = (together([part[k] for part in parts.values()], "The rows of clients") for k in (0, 1))
-    counts = [len(part[1]) for part in parts.values()]
-    return {"X": X, "y": y, "client": np.repeat([str(label) for label in parts], counts)}
-
-
-def collated(given: Any, collate: Any, what: str) -> dict[str, Any]:
-    """The rows of a mapping from clients to Datasets, all of whose items one ``collate`` puts together, read once.
-
-    A CoterieError, which names ``what`` collates, where there are no Datasets, or something else than rows comes back.
-    """
-    sized = isinstance(given, Mapping) and given and not {"X", "y"} <= given.keys()
-    if not sized or not all(hasattr(own, "__getitem__") and hasattr(own, "__len__") for own in given.values()):
-        raise CoterieError(f"{what} puts items of Datasets together: let source give a mapping from clients to these.")
-    try:
-        found = collate([own[i] for own in given.values() for i in range(len(own))])
-        named = ({str(k): _array(v) for k, v in part.items()} if isinstance(part, Mapping) else part for part in found)
-        X, y = (as_inputs(part, "X or y") if isinstance(part, dict) else _array(part) for part in named)
-    except RAISED as e:
-        raise CoterieError(f"{what} must make (X, y) of a list of items: {shortened(str(e), 120)}.") from e
-    counts = [len(own) for own in given.values()]
-    if not X.ndim or not y.ndim or not len(X) == len(y) == sum(counts):
-        raise CoterieError(f"{what} gives X of shape {X.shape} and y of shape {y.shape} for {sum(counts):,} items.")
-    return {"X": X, "y": y, "client": np.repeat([str(label) for label in given], counts)}
-
-
-def _pair(label: Any, own: Any) -> tuple[Any, Any]:
-    """Inputs and outcomes of a client, whose Dataset is read once."""
-    fixed = True
-    try:
-        if hasattr(own, "dtype"):
-            raise TypeError("it is one array")
-        if isinstance(own, Sequence) and len(own) == 2:
-            X, y = (as_inputs(part, "X or y") if several(part) else _array(part) for part in own)
-        elif hasattr(own, "__getitem__") and hasattr(own, "__len__"):
-            items = [_item(own[i]) for i in range(len(own))]
-            X, y = (_stacked([item[k] for item in items]) for k in (0, 1)) if items else 2 * (np.empty(0),)
-            some = range(min(len(own), AGAIN))
-            fixed = all(_digest(_flat(items[i])) == _digest(_flat(_item(own[i]))) for i in some)
-        else:
-            raise TypeError("it is neither")
-    except RAISED as e:
-        why = shortened(str(e), 120)
-        raise CoterieError(f"Client {label} must have (X, y), or a Dataset of pairs of one shape: {why}.") from e
-    if not X.ndim or not y.ndim or len(X) != len(y):
-        raise CoterieError(
-            f"Client {label} has {plural(len(X) if X.ndim else 0, 'row')} of X, and y of shape {y.shape}: give one "
-            "each."
-        )
-    if not len(y):
-        raise CoterieError(f"Client {label} has no rows, and no model could be its own: leave it out.")
-    if not fixed:
-        raise CoterieError(
-            f"The Dataset of client {label} gives other items whenever it is read, and here every item is read once: "
-            "leave random transforms out, or train with Deep.of_clients, whose steps draw them anew."
-        )
-    return X, y
-
-
-def _item(item: Any) -> tuple[Any, Any]:
-    """One row of a Dataset."""
-    if not isinstance(item, Sequence) or len(item) != 2:
-        kind = type(item).__name__
-        raise TypeError(f"an item is a {kind}{f' of {len(item)}' if isinstance(item, Sequence) else ''}, and no pair")
-    X, y = (part if isinstance(part, Mapping | tuple | list) else _array(part) for part in item)
-    return X, y
-
-
-def _flat(item: Any) -> list[Any]:
-    """All arrays of a row, one after another."""
-    if isinstance(item, Mapping | tuple):
-        return [leaf for part in (item.values() if isinstance(item, Mapping) else item) for leaf in _flat(part)]
-    return [_array(item)]
-
-
-def _stacked(items: list[Any]) -> Any:
-    """Items of a Dataset as rows: of one shape, of several lengths, or of several arrays."""
-    if isinstance(items[0], Mapping):
-        return as_inputs([{key: _array(part) for key, part in item.items()} for item in items], "Items")
-    if isinstance(items[0], tuple):
-        return as_inputs({str(k): _stacked([item[k] for item in items]) for k in range(len(items[0]))}, "Items")
-    rows = [_array(item) for item in items]
-    return as_inputs(rows, "Items") if len({row.shape[:1] for row in rows}) > 1 else np.stack(rows)
-
-
-def _array(values: Any) -> Any:
-    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-
-
 def need_named(text: str, what: str, remedy: str) -> None:
     """Raise for the placeholder of what was in memory when a configuration was written."""
     if text.startswith(MARK) and not isinstance(text, Held):
         raise CoterieError(f"{what} was in memory when this configuration was written ('{text}'): {remedy}.")
-
-
-def _digest(parts: Any) -> str:
-    """Twelve letters that tell texts and arrays from others."""
-    found = blake2b(digest_size=6)
-    for part in parts:
-        if several(part):
-            part = as_inputs(part, "X or y")
-            found.update(repr(layout(part)).encode())
-            for one in hashed(part):
-                found.update(one)
-            continue
-        values = np.asarray(part.encode() if isinstance(part, str) else _array(part))
-        if values.dtype.kind == "O":
-            values = np.asarray(repr(values.tolist()).encode())
-        found.update(f"{values.dtype}{values.shape}".encode())
-        found.update(np.ascontiguousarray(values).view(np.uint8).data if values.size else b"")
-    return found.hexdigest()
