@@ -158,7 +158,7 @@ def test_one_client_whose_own_model_is_degenerate_decides_nothing(table):
     assert mean["local"] > 10.0 * mean[result.recommended]  # "more than 90% less", which the headline said
     size = f"{100.0 * (1.0 - ratio.median()):.1f}% less squared error than"
     assert f"the median client has {size} alone" in headline(result)
-    assert f"The median client has {size} with a model of its own" in result.reason
+    assert f"The median client has {size} with a model of its own. Against that 1 of {len(ratio)} " in result.reason
     before = plain.client_gains["loss_recommended"] / plain.client_gains["loss_local"]
     assert abs(before.median() - ratio.median()) < 0.05
     assert any("the median client gains" in remark for _, _, remark in tiles(result))

@@ -51,6 +51,7 @@ def interval_columns(name: str, found: Triple) -> dict[str, float]:
 ENOUGH = 3  # splits from which a client's gain gets an interval of its own
 WRONGLY = 0.05  # share of the clients named as losing that may not lose
 UNEQUAL = 2.0  # standard errors by which variances count as more unequal than they look
+UNSURE = 12.0  # degrees of freedom of all clients' splits that halve the share: simulated, see `docs/evidence.md`
 TAIL = 2.5  # times Student's quantile at most on the side of a long tail
 Triple = tuple[float, float, float]  # a value and the ends of its 95% interval
 
@@ -120,8 +121,9 @@ def losing(gains: Floats, weight: Floats, ratio: float) -> Bools:
         return out
     half = 0.5 * free[seen]
     log = np.log(variance[seen]) - special.digamma(half) + np.log(half)
-    prior = common = 0.0  # of one client there is nothing to draw to
+    prior, common, wrongly = 0.0, 0.0, WRONGLY  # of one client there is nothing to draw to
     if len(log) > 1:
+        wrongly /= 1.0 + UNSURE / free.sum()
         squares = np.square(log - log.mean()) * (len(log) / (len(log) - 1.0))
         spread = float(squares.mean() - special.polygamma(1, half).mean())
         spread += UNEQUAL * float(squares.std(ddof=1)) / len(log) ** 0.5
@@ -131,7 +133,7 @@ def losing(gains: Floats, weight: Floats, ratio: float) -> Bools:
     sure = np.isfinite(variance) & (variance > 0.0)  # of a gain that no split changes nothing tells how far it may lie
     p = np.where(sure, special.stdtr(prior + free, mean / np.sqrt(np.where(sure, variance, 1.0))), 1.0)
     order = np.argsort(p, kind="stable")
-    good = np.flatnonzero(p[order] <= WRONGLY * np.arange(1, len(p) + 1) / len(p))
+    good = np.flatnonzero(p[order] <= wrongly * np.arange(1, len(p) + 1) / len(p))
     out[known[order[: good[-1] + 1 if len(good) else 0]]] = True
     return out
 

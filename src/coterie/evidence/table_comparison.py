@@ -282,7 +282,15 @@ class TableComparison(Comparison):
         if np.isnan(ratio):
             return ""
         model = "one model for all" if other == "pooled" else "a model of its own"
-        return f" The median client has {less(ratio, 1.0, self.family.loss)} than with {model}."
+        text = f" The median client has {less(ratio, 1.0, self.family.loss)} than with {model}."
+        gains = np.sort(np.abs(self._tested(self.against(other, recommended) - self.mean(recommended))))[::-1]
+        with np.errstate(invalid="ignore", divide="ignore"):  # no gains, or infinite ones
+            share = np.cumsum(gains) / gains.sum()
+        few = int(np.sum(share <= 0.5)) + 1
+        if few <= self.tested // FEW and share[few - 1] > 0.5:
+            text += f" Against that {few:,} of {self.tested:,} clients account for {100.0 * share[few - 1]:.0f}% of all "
+            text += "gains and losses: the mean gain and its interval rest on them."
+        return text
 
 
 def each_split(
