@@ -288,8 +288,8 @@ class TableComparison(Comparison):
             share = np.cumsum(gains) / gains.sum()
         few = int(np.sum(share <= 0.5)) + 1
         if few <= self.tested // FEW and share[few - 1] > 0.5:
-            text += f" Against that {few:,} of {self.tested:,} clients account for {100.0 * share[few - 1]:.0f}% of all "
-            text += "gains and losses: the mean gain and its interval rest on them."
+            text += f" Against that {few:,} of {self.tested:,} clients account for {100.0 * share[few - 1]:.0f}%"
+            text += " of all gains and losses: the mean gain and its interval rest on them."
         return text
 
 
