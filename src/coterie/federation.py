@@ -391,7 +391,7 @@ class Federation(Protocol):
         """
 
     def mark(self, tag: str) -> Ints:
-        """Let every site keep its present state under ``tag``; the clients that were not reached."""
+        """Let every site keep its present state under ``tag``; the clients whose sites have yet to be restored."""
 
     def restore(self, tag: str) -> Ints:
         """Return every site to the state it had at ``mark(tag)``; the clients that were not reached."""

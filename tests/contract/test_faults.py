@@ -97,9 +97,31 @@ def test_a_dead_site_is_missing_until_it_comes_back(tmp_path):
     fed.ask(add, x=1.0)
     fed.kill(2)
     np.testing.assert_array_equal(fed.ask(add, x=1.0).missing, fed.sites[2])
-    np.testing.assert_array_equal(fed.mark("m"), fed.sites[2])
+    fed.mark("m")
+    np.testing.assert_array_equal(fed.make_marks(), fed.sites[2])
     fed.revive(2)
     np.testing.assert_array_equal(fed.ask(read)["u"], np.repeat([2.0, 2.0, 1.0], 4))
+    fed.ask(add, x=1.0)
+    assert not len(fed.restore("m")), "the mark of the site that was away came with what it was asked next"
+    np.testing.assert_array_equal(fed.ask(read)["u"], np.repeat([2.0, 2.0, 1.0], 4))
+
+
+def test_a_site_without_the_last_mark_of_a_name_does_not_return_to_an_older_one():
+    down = [False]
+    fed = federation(retries=0, faults=Faults(request=lambda e, s: down[0] and s == 0))
+    for _ in range(2):
+        fed.mark("a")
+        fed.ask(add, x=1.0)
+    fed.mark("a")
+    down[0] = True
+    fed.ask(add, x=1.0)
+    np.testing.assert_array_equal(fed.restore("a"), fed.sites[0])
+    np.testing.assert_array_equal(fed.mark("b"), fed.sites[0])
+    down[0] = False
+    with pytest.raises(CoterieError, match="restore a mark"):
+        fed.ask(read)
+    assert not len(fed.restore("a"))
+    np.testing.assert_array_equal(fed.ask(read)["u"], 2.0)
 
 
 @pytest.mark.parametrize("strict", [True, False])

@@ -63,8 +63,8 @@ def course(seed, length=25):
     return [(str(kind), float(rng.integers(1, 9)), rng.random() < 0.3) for kind in kinds]
 
 
-def run(steps, folder, copies=None, secure=None):
-    """All that a run brings, step by step."""
+def run(steps, folder, copies=None, secure=None, at_once=False):
+    """All that a run brings, step by step; marks travel with what comes next, or ``at_once``."""
     lossy, sent, done, found = [False], [[] for _ in range(SITES)], [], []
 
     def new():
@@ -74,7 +74,7 @@ def run(steps, folder, copies=None, secure=None):
 
     def step(fed, kind, x, loses):
         if kind in ("mark", "restore"):
-            return getattr(fed, kind)("here").tolist()
+            return [getattr(fed, kind)("here").tolist(), at_once and fed.make_marks().tolist()][0]
         lossy[0] = loses
         replies = getattr(fed, kind)(mixed, x=x)
         lossy[0] = False
@@ -99,6 +99,8 @@ def test_copies_of_earlier_messages_change_nothing(seed, tmp_path):
     steps = course(seed)
     plain = run(steps, tmp_path / "plain")
     assert run(steps, tmp_path / "late", np.random.default_rng(seed)) == plain
+    if seed < 2:
+        assert run(steps, tmp_path / "marked", at_once=True) == plain
 
 
 def test_copies_change_no_secure_sum(tmp_path):
@@ -127,7 +129,13 @@ def test_an_older_request_is_told_how_far_the_site_is(kind, tmp_path):
     sent = [[] for _ in range(SITES)]
     fed = begin(tmp_path / "sites", sent)
     fed.mark("here")
-    getattr(fed, kind)(*((add,) if kind == "ask" else ("here",)), **({"x": 1.0} if kind == "ask" else {}))
+    if kind != "mark":
+        fed.make_marks()
+        getattr(fed, kind)(*((add,) if kind == "ask" else ("here",)), **({"x": 1.0} if kind == "ask" else {}))
+    else:
+        fed.ask(read)
+        fed.mark("there")
+        fed.make_marks()
     data, before = sent[0][-1], fed._nodes[0].receive(sent[0][-1])
     assert fed._nodes[0].receive(data) == before, "the last one again has the same answer"
     fed.ask(add, x=1.0)
@@ -142,6 +150,7 @@ def test_numbers_that_are_none_are_refused(number, tmp_path):
     sent = [[] for _ in range(SITES)]
     fed = begin(None, sent)
     fed.mark("here")
+    fed.make_marks()
     answer = wire.decode(fed._nodes[0].receive(wire.encode(wire.decode(sent[0][0]) | {"number": number})))
     assert "as none does" in answer["failed"]
 

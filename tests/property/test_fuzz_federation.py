@@ -26,7 +26,7 @@ REQUESTS = [
     ASK | {"kind": "total", "by": None},
     ASK | {"kind": "total", "by": np.array([0, 1, 0], np.uint8)},
     ASK | {"kind": "total", "by": "cluster"},
-    {"kind": "mark", "tag": "a", "counted": [0, 0]},
+    {"kind": "mark", "marks": ["a"], "counted": [0, 0]},
     {"kind": "restore", "tag": "a", "exchange": [0, 0]},
     {"kind": "about", "run": "r"},
 ]

@@ -109,14 +109,14 @@ class _Below(Remote):
         if kept is None:
             self.write()
         else:
-            _, self._committed, self._pending, self._before, self._counted, last, self._retry.number = kept
-            self.last = (last[0], last[1], last[2])
+            _, self._committed, self._pending, self._before, self._counted, due, last, self._retry.number = kept
+            self.last, self._stands, self._due = (last[0], last[1], last[2]), list(self._counted), list(map(tuple, due))
 
     def write(self) -> None:
         """Keep where the sites stand."""
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            stand = [self._given, self._committed, self._pending, self._before, self._counted]
+            stand = [self._given, self._committed, self._pending, self._before, self._counted, list(map(list, self._due))]
             write_durable(self._path, wire.pieces([*stand, list(self.last), self._retry.number]))
 
     def about(self) -> dict[str, Any]:
@@ -134,16 +134,17 @@ class _Below(Remote):
     def relay(self, request: Mapping[str, Any], name: str) -> dict[str, Any]:
         """What all sites answer to one request, as one."""
         kind = request["kind"]
-        if kind in ("ask", "total"):
+        if kind != "restore":
             self._settle(request["counted"], name)
-            return self._asked(request, kind == "total")
-        if kind == "mark":
-            self._settle(request["counted"], name)
-            lost = self.mark(request["tag"])
-        else:
-            here, asked = request["exchange"], {name: request[name] for name in ("kind", "tag", "exchange")}
-            self._counted = [here for _ in self.sites]
-            lost = self._command("restore", request["tag"], lambda s: asked)
+            for tag in request.get("marks", ()):
+                self.mark(tag)
+            if kind != "mark":
+                return self._asked(request, kind == "total")
+        lost = self.make_marks()
+        if kind == "restore" and not len(lost):
+            here = request["exchange"]
+            with self._all_or_nothing():
+                lost = self._return(request["tag"], here)
             self._pending, self._committed, self._before = None, here, list(self._counted)
         if len(lost):
             raise BelowQuorum(f"{len(lost)} clients below {name} were not reached.")
@@ -154,7 +155,7 @@ class _Below(Remote):
         if self._pending is not None and counted == self._pending:
             self._committed = counted
         elif counted == self._committed:
-            self._counted = self._before
+            self._counted, self._stands = self._before, list(self._before)
         else:
             raise Refusal(f"{name} stands at exchange {self._committed[1]} and {NO_RECORD}: begin a new run.")
         self._pending, self._before = None, list(self._counted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -82,6 +82,8 @@ class Coordinator(Answering):
         # Numbers of different lives never meet: a site that missed a restore cannot be taken for one that did not.
         self._life = int.from_bytes(os.urandom(6), "little")
         self._counted: list[Exchange] = [[0, 0] for _ in self.sites]
+        self._stands = list(self._counted)  # where each site is: elsewhere only if a restore did not reach it
+        self._due: list[tuple[str, ...]] = [()] * len(self.sites)  # marks that a site's next request brings along
         self._addresses = Addresses(clients, self.sites)
         if self._journal is not None and self._journal.base is not None:
             self._load_position(self._journal.base["engine"])
@@ -123,25 +125,40 @@ class Coordinator(Answering):
             return found
 
     def mark(self, tag: str) -> Ints:
-        """Let every site keep its state under ``tag``; the clients that were not reached."""
-        with self._all_or_nothing():
-            return self._command("mark", tag, lambda s: {"kind": "mark", "tag": tag, "counted": self._counted[s]})
+        """Let every site keep its present state under ``tag``; the clients whose sites have yet to be restored.
+
+        The mark is due: a site's next request, whichever it is, brings it along.
+        """
+        astray = self._astray()
+        for s, rows in enumerate(self.sites):
+            if len(rows) and s not in astray and tag not in self._due[s]:
+                self._due[s] = (*self._due[s], tag)
+        return self._of(astray)
 
     def restore(self, tag: str) -> Ints:
         """Return every site to the state of ``mark(tag)``; the clients that were not reached.
 
         A site that was not reached refuses further exchanges until it is restored.
         """
+        self.make_marks()
         with self._all_or_nothing():
             self._life = int.from_bytes(os.urandom(6), "little")
-            here = [self._life, self.number]
-            self._counted = [here for _ in self.sites]
-            return self._command("restore", tag, lambda s: {"kind": "restore", "tag": tag, "exchange": here})
+            return self._return(tag, [self._life, self.number])
+
+    def make_marks(self) -> Ints:
+        """Have the marks made that are due; the clients that were not reached, whose marks stay due."""
+        due = {s: list(tags) for s, tags in enumerate(self._due) if tags}
+        if due:
+            asked = {s: {"kind": "mark", "marks": tags, "counted": self._stands[s]} for s, tags in due.items()}
+            with self._all_or_nothing():
+                self._command("mark", "", asked)
+        return self._of(s for s, tags in enumerate(self._due) if tags)
 
     def snapshot(self, tag: str) -> dict[str, Any]:
         """The coordinator's part of a checkpoint; the sites mark theirs."""
-        unreached = self.mark(tag)
-        return {"ledger": self.ledger.as_dict(), "number": self.number, "tag": tag, "unreached": unreached}
+        self.mark(tag)
+        self.make_marks()
+        return {"ledger": self.ledger.as_dict(), "number": self.number, "tag": tag}
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
         """Go on from :meth:`snapshot`, here or in another process with the same sites."""
@@ -187,6 +204,8 @@ class Coordinator(Answering):
         parts = {part.site: part for part in address.parts}
         for s, part in parts.items():
             own = requests[s] = {**request, **self._beside, "exchange": exchange, "counted": self._counted[s]}
+            if self._due[s] and self._stands[s] == self._counted[s]:
+                own["marks"] = list(self._due[s])
             own |= {"rows": part.rows, "message": localise(query.message, part, wrapped=True)}
             if grouping is not None:
                 own["by"] = grouping.site_labels(part)
@@ -209,7 +228,8 @@ class Coordinator(Answering):
         if hidden is not None:
             hidden.open(found)
         for site, reply in found.items():
-            self._counted[site] = exchange
+            self._counted[site] = self._stands[site] = exchange
+            self._due[site] = ()
             self.ledger.gradient_calls += reply["gradients"]
         event = Exchanged(
             number=self.number,
@@ -228,12 +248,14 @@ class Coordinator(Answering):
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         """Count what happens within once all of it is done and on disk, or else nothing: then it may be tried again."""
-        stood = self.number, self._life, list(self._counted), self.ledger.gradient_calls
+        stood = self.number, self._life, self.ledger.gradient_calls
+        sites = list(self._counted), list(self._stands), list(self._due)
         length = 0 if self._journal is None else self._journal.length()
         try:
             yield
         except BaseException:
-            self.number, self._life, self._counted, self.ledger.gradient_calls = stood
+            self.number, self._life, self.ledger.gradient_calls = stood
+            self._counted, self._stands, self._due = sites
             if self._journal is not None:
                 self._journal.cut(length)  # an interrupt may come when the entry is on disk already
             raise
@@ -246,17 +268,37 @@ class Coordinator(Answering):
         groups = {self.names[part.site]: grouping.of(part) for part in address.parts}
         return secure_sum.SecureExchange(self._retry, self._keys, groups, lists, self._beside)
 
-    def _command(self, kind: str, tag: str, request: Callable[[int], dict[str, Any]]) -> Ints:
-        if (past := self._past(kind, tag.encode())) is not None:
-            unreached: Ints = past["unreached"]
-            return unreached
-        found = self._retry.collect({s: request(s) | self._beside for s in range(len(self.sites))}, {})
+    def _return(self, tag: str, here: Exchange) -> Ints:
+        """Have sites return to a mark and go on from the exchange ``here``; the clients that were not reached."""
+        # A site that has yet to make a mark could return to an older one of that name.
+        able = [s for s, tags in enumerate(self._due) if not tags and len(self.sites[s])]
+        asked = {s: {"kind": "restore", "tag": tag, "exchange": here} for s in able}
+        self._counted = [here for _ in self.sites]
+        self._command("restore", tag, asked)
+        return self._of(self._astray())
+
+    def _command(self, kind: str, tag: str, requests: Mapping[int, dict[str, Any]]) -> None:
+        """Have sites mark their states, or restore them, unless that was done before this process was started."""
+        if self._past(kind, tag.encode()) is not None:
+            return
+        found = self._retry.collect({s: request | self._beside for s, request in requests.items()}, {})
         if self._retry.policy.min_clients == "all":  # else the site would refuse all that follows
-            self._retry.require_quorum({part.site: part for part in self._addresses.of(None).parts}, found)
-        lost = [rows for s, rows in enumerate(self.sites) if s not in found]
-        unreached = np.sort(np.concatenate([np.empty(0, np.int64), *lost]))
-        self._record(kind, tag.encode(), {"unreached": unreached})
-        return unreached
+            asked = {part.site: part for part in self._addresses.of(None).parts if part.site in requests}
+            self._retry.require_quorum(asked, found)
+        for s in found:
+            if kind == "mark":
+                self._due[s] = ()
+            else:
+                self._stands[s] = requests[s]["exchange"]
+        self._record(kind, tag.encode(), {})
+
+    def _astray(self) -> list[int]:
+        """Sites that a restore did not reach."""
+        return [s for s, stands in enumerate(self._stands) if stands != self._counted[s]]
+
+    def _of(self, sites: Iterable[int]) -> Ints:
+        """The clients of some sites."""
+        return np.sort(np.concatenate([np.empty(0, np.int64), *(self.sites[s] for s in sites)]))
 
     def _past(self, kind: str, key: bytes) -> dict[str, Any] | None:
         """What an exchange gave before this process was started; None if it has yet to happen."""
@@ -264,10 +306,10 @@ class Coordinator(Answering):
         if past is not None:
             with fitting("The journal of the run", "Begin again without it."):
                 self._load_position(past["engine"])
-                told = [past["unreached"]] if kind in ("mark", "restore") else [past["rows"], past["missing"]]
+                told = [] if kind in ("mark", "restore") else [past["rows"], past["missing"]]
                 if not all(isinstance(a, np.ndarray) and a.dtype.kind in "iu" and a.ndim == 1 for a in told):
                     raise ValueError
-                if len(told) > 1 and not isinstance(past["values"], dict):
+                if told and not isinstance(past["values"], dict):
                     raise ValueError
         return past
 
@@ -281,6 +323,8 @@ class Coordinator(Answering):
             "sent": self._retry.number,
             "life": self._life,
             "counted": self._counted,
+            "stands": self._stands,
+            "due": [list(tags) for tags in self._due],
             "ledger": self.ledger.as_dict(),
             "quarantined": self._retry.quarantined,
         }
@@ -288,11 +332,12 @@ class Coordinator(Answering):
     def _load_position(self, engine: Mapping[str, Any]) -> None:
         with fitting("The journal or checkpoint of the run", "Begin again without it."):
             number, life, sent = engine["number"], engine["life"], engine["sent"]
-            counted = [list(exchange) for exchange in engine["counted"]]
+            counted, stands = ([list(exchange) for exchange in engine[name]] for name in ("counted", "stands"))
+            due = [tuple(map(str, tags)) for tags in engine["due"]]
             whole = type(number) is type(life) is type(sent) is int and min(number, sent) >= 0
-            if not (whole and len(counted) == len(self._counted)):
+            if not (whole and len(counted) == len(stands) == len(due) == len(self.sites)):
                 raise ValueError
-            self.number, self._life, self._counted = number, life, counted
+            self.number, self._life, self._counted, self._stands, self._due = number, life, counted, stands, due
             self._retry.number = sent
             self.ledger.load(engine["ledger"])
             self._retry.quarantined = {str(site): str(why) for site, why in engine["quarantined"].items()}

@@ -45,6 +45,8 @@ def need_form(request: Mapping[str, Any]) -> None:
     kind, rows, by = request["kind"], request.get("rows"), request.get("by")
     named = {"mark": ("counted",), "restore": ("exchange",), "ask": _BOTH, "total": _BOTH}.get(kind, ())
     sound = all(numbers(request[name]) for name in named) and isinstance(request.get("tag", ""), str)
+    marks = request.get("marks", [])
+    sound = sound and isinstance(marks, list) and all(isinstance(tag, str) for tag in marks)
     sound = sound and numbers([request.get("number", 1), 0])
     masked = isinstance(rows, np.ndarray) and rows.dtype == bool and rows.ndim == 1
     sound = sound and (rows is None or masked or _whole(rows))

@@ -120,21 +120,20 @@ class Node:
         return reply
 
     def _change(self, request: dict[str, Any], kind: str) -> dict[str, Any]:
-        if kind in ("ask", "total"):
+        if "counted" in request:
             self._settle(request["counted"])
+            self._marks |= {tag: self._store.keep() for tag in request.get("marks", ())}
+        if kind in ("ask", "total"):
             reply = self._work(request, kind == "total")
             self._pending = request["exchange"]
             return reply
         told: dict[str, Any] = {}
-        if kind == "mark":
-            self._settle(request["counted"])
-            self._marks[request["tag"]] = self._store.keep()
-        elif kind == "restore":
+        if kind == "restore":
             if request["tag"] not in self._marks:
                 raise Refusal(f"{self._name} has no mark {request['tag']!r}, only {sorted(self._marks)}.")
             self._store.replace(self._marks[request["tag"]])
             self._pending, self._committed = None, request["exchange"]
-        else:
+        elif kind != "mark":
             told = self._secret(kind, request)
         return {"done": kind, **told}
 

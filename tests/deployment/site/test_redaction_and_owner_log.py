@@ -92,14 +92,14 @@ def test_a_full_disk_and_work_that_fails(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr("coterie.files.write", full)
-    said = say(host, kind="mark", run="r", tag="t", counted=[0, 0])
+    said = say(host, kind="mark", run="r", marks=["t"], counted=[0, 0])
     assert said == {"busy": "its state cannot be written (no space left on device)"}
 
     def unnamed(path, parts, **options):
         raise OSError(f"cannot write {path}")
 
     monkeypatch.setattr("coterie.files.write", unnamed)
-    said = say(host, kind="mark", run="r", tag="t", counted=[0, 0])
+    said = say(host, kind="mark", run="r", marks=["t"], counted=[0, 0])
     assert "its state cannot be written (cannot write" in said["busy"] and no_path(said, tmp_path)
 
 

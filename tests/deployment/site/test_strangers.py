@@ -41,7 +41,7 @@ REQUESTS = {
     "ask": VIEW,
     "total": VIEW,
     "private total": EXCHANGE | {"work": clipped.work_name, "message": {"inner": "a:b", "message": {}, **TERMS}},
-    "mark": {"run": "r", "tag": "t", "counted": [0, 0]},
+    "mark": {"run": "r", "marks": ["t"], "counted": [0, 0]},
     "restore": {"run": "r", "tag": "t", "exchange": [1, 1]},
     "join": {"run": "r", "lives": {}},
     "unmask": {"run": "r", "round": {}, "answered": [], "shares": []},

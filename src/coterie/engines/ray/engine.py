@@ -219,7 +219,8 @@ class Ray(Coordinator):
         place = files.place(folder).absolute()
         if self.problem is None:
             raise CoterieError("Only a federation made by Ray.parquet knows what its clients are called.")
-        if len(self.mark("written")):
+        self.mark("written")  # which commits what the last exchange wrote
+        if len(self.make_marks()):
             raise CoterieError("Some actors do not answer, and nothing was written: try again.")
         told = [tuple(a[rows] if len(a) else None for a in (fitted.client, fitted.client_cov)) for rows in self.sites]
         slots = zip(self._slots.actors, told, strict=True)
