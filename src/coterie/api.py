@@ -133,8 +133,8 @@ def fit(  # type: ignore[misc]
         Share of each client's rows that is held out. With Torch 0 is for a final fit on all rows, which has no scores.
     engine : {"auto", "inprocess", "loopback", "ray"} or mapping, default "auto"
         Where clients are: in this process as they are, as sites behind a wire, whose bytes the ledger then counts, or
-        as Ray actors, processes of their own, which read Parquet (a folder too) themselves where ``splits`` is 0; or
-        keys of ``[engine]``, such as ``{"kind": "ray", "sites": 5}``. Of a
+        as Ray actors, processes of their own, which read a folder of Parquet themselves, and one file where ``splits``
+        is 0; or keys of ``[engine]``, such as ``{"kind": "ray", "sites": 5}``. Of a
         federation, whose folder says that, the ``name`` of the run, by which one that was cut short goes on, and a
         ``timeout`` in seconds.
     partition : str or mapping, optional

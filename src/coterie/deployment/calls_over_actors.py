@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -9,29 +12,46 @@ from typing import Any
 import numpy as np
 
 from coterie import files
-from coterie.deployment.coordinator.fit import Asked, single_strengths
+from coterie.deployment.coordinator.comparison import Evidence
+from coterie.deployment.coordinator.fit import Asked, applying, chosen_elsewhere, comparing, single_strengths
+from coterie.deployment.site.holdout import split_holdout
 from coterie.engines.ray import Ray
+from coterie.engines.ray.parquet_shards import Parts, Shard
 from coterie.errors import CoterieError
 from coterie.federation import require_all_replies
 from coterie.methods.method import STRENGTHS
-from coterie.methods.registry import FITTED
+from coterie.methods.registry import applicable
 from coterie.methods.tree.penalised_tree import describe
 from coterie.results import notes as words
 from coterie.results.call_as_config import table_call_sections
+from coterie.results.fit_options import Options
 from coterie.results.fit_result import FitResult
 from coterie.results.table_fit import asked_options, need_applicable, result_of
 
-COMPARES = (
-    "{} is read by actors of Ray, which hold no rows out: say splits=0 (--splits 0), or compare methods on one file, "
-    "which this process reads."
-)
+
+def need_possible(options: Options) -> None:
+    """A CoterieError for what is chosen, or held out, by columns or rows in one place."""
+    if by := next(iter(options.by), None):
+        raise CoterieError(f"{by} names a column, of which actors tell nothing: leave it out, or read one file.")
+    for name in options.asked:
+        if (why := chosen_elsewhere(name, options)) is not None:
+            raise CoterieError(why)
+
+
+def set_aside(hold: Mapping[str, Any], shard: Shard) -> Parts:
+    """What a site is made of where the rows of a split are held out."""
+    objective, clusters, weights, ids = shard.parts
+    c = shard.clients
+    if c is None:
+        return split_holdout(objective, ids, ids, hold)[0], clusters, weights, ids
+    whole = replace(objective, starts=c.starts, stops=c.stops)
+    return split_holdout(whole, c.labels, c.ids, hold)[0].take(shard.order), clusters, weights, ids
 
 
 def fit(rows: str | Path, arguments: dict[str, Any]) -> FitResult:
-    """Fit a formula to Parquet files, as to a table with ``splits=0``; coefficients of all clients come here."""
+    """Fit a formula to Parquet files, and compare methods on rows that actors hold out; coefficients come here."""
     start, options, given = perf_counter(), asked_options(arguments), arguments
-    if options.network is not None or FITTED.get(options.method, FITTED["local"]).corrected is not None:
-        raise CoterieError("Who is alike is found where all rows are together: leave engine out, and read one file.")
+    need_possible(options)
     engine = {k: v for k, v in options.engine.items() if k not in ("kind", "seed", "folder") and v is not None}
     roles = {name: given[name] for name in ("offset", "weights", "missing")}
     columns = {"formula": given["model"], "client": given["client"], "cluster": list(given["cluster"])}
@@ -44,11 +64,23 @@ def fit(rows: str | Path, arguments: dict[str, Any]) -> FitResult:
         "reveal": True,
         "seed": seed,
     }
-    with Ray.parquet(rows, **read, **engine) as fed:
+    evidence: Evidence | None = None
+    actors: Any = Ray.parquet(rows, **read, **engine)
+    with actors as fed:
         clients, problem, design, mean_weight = fed.described()
         strengths = single_strengths(clients, {name: given[name] for name in STRENGTHS})
-        usual = "given-strengths" if strengths else "hierarchical" if problem.learnable else "pooled"
-        name = usual if options.method == "auto" else options.method
+        learnable = len(clients) > 1 and problem.learnable
+        names = applying(options, problem, clients, bool(strengths))
+        if not names:
+            names = applicable(problem, learnable, bool(strengths), "auto", options.network is not None)
+        every = {name: Asked.of(name, options, clients, problem, strengths) for name in names}
+        if options.splits:
+            without = comparing(every, options, clients, problem, lambda _, hold: actors.anew(partial(set_aside, hold)))
+            evidence, fed = without.over(fed), actors.anew()
+        best = "given-strengths" if strengths else "hierarchical" if learnable else "pooled"
+        if evidence is not None and evidence.found is not None:
+            best = evidence.found.recommended()
+        name = best if options.method == "auto" else options.method
         need_applicable(name, problem, clients, bool(strengths), bool(options.shared))
         shared = [t for j, t in enumerate(clients.terms) if j not in problem.personal and t not in options.shared]
         said = words.before(clients, problem, shared, options.method)
@@ -61,16 +93,16 @@ def fit(rows: str | Path, arguments: dict[str, Any]) -> FitResult:
     known = {"formula": given["model"], "offset": given["offset"], "weights": given["weights"], "design": design}
     call = table_call_sections(str(files.place(rows)), {**given, "formula": given["model"], "rounds": options.rounds})
     known |= {"notes": said, "ledger": ledger, "mean_weight": mean_weight, "call": call}
-    return result_of(name, clients, problem, fitted, options, {**columns, **roles}, **known)
+    made = result_of(name, clients, problem, fitted, options, {**columns, **roles}, **known)
+    return made if evidence is None else evidence.beside(made, clients)
 
 
 def reads(rows: Any, engine: Any, splits: int | None, methods: Any = ()) -> bool:
-    """Whether actors read the rows of a call; a CoterieError where they would have to be compared, too."""
+    """Whether actors read the rows of a call: those of a folder, and of one file if no methods are compared on it."""
     kind = engine.get("kind") if isinstance(engine, dict) else engine
     if kind != "ray" or not isinstance(rows, (str, Path)):
         return False
     place = files.place(rows)
-    folder = place.suffix != ".parquet" and place.is_dir()
-    if folder and (splits != 0 or methods):
-        raise CoterieError(COMPARES.format(f"'{place}', a folder,"))
-    return (folder or place.suffix == ".parquet") and splits == 0 and not methods
+    if place.suffix == ".parquet":
+        return splits == 0 and not methods
+    return place.is_dir()

@@ -116,8 +116,9 @@ class _Below(Remote):
         """Keep where the sites stand."""
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            stand = [self._given, self._committed, self._pending, self._before, self._counted, list(map(list, self._due))]
-            write_durable(self._path, wire.pieces([*stand, list(self.last), self._retry.number]))
+            stand = [self._given, self._committed, self._pending, self._before, self._counted]
+            stand += [list(map(list, self._due)), list(self.last), self._retry.number]
+            write_durable(self._path, wire.pieces(stand))
 
     def about(self) -> dict[str, Any]:
         """Who is below, as one site has them: sorted by cluster."""

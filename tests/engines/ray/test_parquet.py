@@ -173,9 +173,24 @@ def test_a_fit_of_a_folder_is_read_by_actors(table, tmp_path, monkeypatch, formu
     np.testing.assert_array_equal(coterie.load(tmp_path / "saved").model.client, there.model.client)
 
 
+def test_methods_are_compared_where_the_rows_are(table, tmp_path, monkeypatch):
+    """As in one process on the same table, by the same keys: losses, intervals, and who gains."""
+    given = {"cluster": "group", "splits": 2, "network": {"space": "model", "lam": 0.3, "k": 3}}
+    methods = ["hierarchical", "similarity-network"]
+    rows = table.sort_values("id", kind="stable")
+    here = coterie.compare(rows, "y ~ x", "id", methods=methods, **given)
+    folder = written(tmp_path / "rows", rows)
+    monkeypatch.setattr("pandas.read_parquet", None)
+    there = coterie.compare(str(folder), "y ~ x", "id", methods=methods, engine="ray", **given)
+    monkeypatch.undo()
+    assert {*there.index} == {*here.index} >= {"local", "pooled", *methods}
+    columns = [name for name in here if name != "seconds"]
+    np.testing.assert_allclose(there.loc[here.index, columns], here[columns], rtol=1e-5, atol=1e-6)
+
+
 def test_what_actors_cannot_do_for_a_fit_is_said(table, tmp_path):
     folder = written(tmp_path / "rows", table)
-    with pytest.raises(CoterieError, match=r"'.*rows', a folder, is read by actors of Ray.*say splits=0"):
-        coterie.fit(str(folder), "y ~ x", "id", engine="ray")
-    with pytest.raises(CoterieError, match="Who is alike is found where all rows are together"):
-        coterie.fit(str(folder), "y ~ x", "id", engine="ray", splits=0, network={"space": "model"})
+    with pytest.raises(CoterieError, match="order_by names a column, of which actors tell nothing"):
+        coterie.fit(str(folder), "y ~ x", "id", engine="ray", order_by="z")
+    with pytest.raises(CoterieError, match="Held-out rows choose lam of the network where all rows are together"):
+        coterie.fit(str(folder), "y ~ x", "id", engine="ray", method="similarity-network", network={"space": "model"})

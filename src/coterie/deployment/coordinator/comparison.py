@@ -203,9 +203,11 @@ class Comparing:
 def disclosable(fed: Remote) -> tuple[bool, bool]:
     """Whether all sites will speak of every cluster that they have, and of every client: ``min_group`` allows it."""
     groups = clients = True
+    if (told := getattr(fed, "participants", None)) is None:  # actors, which are of one owner
+        return groups, clients
     for name, rows in zip(fed.names, fed.sites, strict=True):
-        least = fed.participants.info[name].get("min_group", 0)
-        covers, at = fed.participants.counts[rows], fed.clients.clusters[rows]
+        least = told.info[name].get("min_group", 0)
+        covers, at = told.counts[rows], fed.clients.clusters[rows]
         present = np.unique(at, return_inverse=True)[1]
         groups &= bool(np.all(np.bincount(present, covers) >= least))
         clients &= bool(np.all(covers >= least))

@@ -64,7 +64,7 @@ def fit(
         feds.append(fed)
     clients = clients_without_rows(fed, design.terms, task)
     named, strengths = program.program in FITTED, single_strengths(clients, given)
-    names = _applying(options, found, clients, bool(strengths))
+    names = applying(options, found, clients, bool(strengths))
     every = {name: Asked.of(name, options, clients, found, strengths) for name in names}
     notes = fed.participants.notes
     if shared:
@@ -96,7 +96,7 @@ def fit(
     if named:
         save(first := result(program.program))
     if options.splits:
-        evidence = _comparing(every, options, clients, found, opened, secure).over(fed)
+        evidence = comparing(every, options, clients, found, opened, secure).over(fed)
         if not named:
             best = "pooled" if evidence.found is None else evidence.found.recommended()
             if best not in every:
@@ -105,13 +105,13 @@ def fit(
         save(evidence.beside(first, clients))
 
 
-def _comparing(
+def comparing(
     every: Mapping[str, Asked],
     options: Options,
     clients: Clients,
     problem: GroupedProblem,
     opened: Callable[..., Remote],
-    secure: bool,
+    secure: bool = False,
 ) -> Comparing:
     """What compares methods on rows that sites hold out."""
     alike = {n: one.alone for n, one in every.items() if one.method.corrected is not None and options.has_prior}
@@ -159,7 +159,7 @@ class Asked:
         return replace(self, method=replace(self.method, fits=ALONE), given={"rounds": rounds}).fit(fed)
 
 
-def _applying(options: Options, problem: GroupedProblem, clients: Clients, strengths: bool) -> list[str]:
+def applying(options: Options, problem: GroupedProblem, clients: Clients, strengths: bool) -> list[str]:
     """The methods that are asked for; a CoterieError where one does not apply, but of "all" those that do."""
     for name in options.asked:
         # without clusters, as sites were asked, the one that ignores them is the other
@@ -167,7 +167,7 @@ def _applying(options: Options, problem: GroupedProblem, clients: Clients, stren
         need_applicable(applies, problem, clients, strengths, bool(options.shared))
     if "all" not in options.methods:
         return list(options.asked)
-    some = [n for n in FITTED if why_not(n, problem, clients, strengths) is None and not _chosen(n, options)]
+    some = [n for n in FITTED if why_not(n, problem, clients, strengths) is None and not chosen_elsewhere(n, options)]
     return list(dict.fromkeys([*some, *options.asked]))
 
 
@@ -187,7 +187,7 @@ def settled(program: RunConfig, schema: Schema, seed: int) -> tuple[dict[str, An
         raise CoterieError("A comparison needs at least one split.")
     for one in options.asked:
         need_given(one, bool(task.get("cluster")), given.get("gamma") is not None)
-        if (why := _chosen(one, options)) is not None:
+        if (why := chosen_elsewhere(one, options)) is not None:
             raise CoterieError(why)
     return given, options, design_of(schema, task)
 
@@ -208,7 +208,7 @@ def need_rows(told: Mapping[str, Any]) -> str | None:
     )
 
 
-def _chosen(name: str, options: Options) -> str | None:
+def chosen_elsewhere(name: str, options: Options) -> str | None:
     """What held-out rows, or columns, of all sites together would have to say for a method, in a sentence."""
     method, network = FITTED[name], options.network or {}
     for key, value in {**options.rounds_of(name), **({"lam": HELD_OUT} | network if method.networked else {})}.items():

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +115,12 @@ class ActorSlot:
         options: Any,
         *data: Any,
     ) -> tuple[Any, Ints]:
-        """Make the site (None: of the shard here), with its folder's state; ids and clusters of its clients."""
+        """Make the site (None: of the shard here), with its folder's state; ids and clusters of its clients.
+
+        Of ``options``, ``of`` makes of a shard what the site is made of; by default it is what the shard says.
+        """
         federation._WORK.update(works)
+        of = (options := dict(options)).pop("of", None) or attrgetter("parts")
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             self._held.close()
@@ -123,7 +128,7 @@ class ActorSlot:
             self._held.enter_context(files.locked(folder / "lock", _WAIT, busy))
         made = self.shard if make is None else make(*data)
         self.shard = made if hasattr(made, "parts") else None
-        objective, clusters, weights, ids = made if self.shard is None else self.shard.parts
+        objective, clusters, weights, ids = made if self.shard is None else of(self.shard)
         local = np.unique(clusters, return_inverse=True)[1]
         self._node = Node(name, objective, local, weights, ids, folder=folder, **options)
         return ids, clusters
@@ -212,6 +217,11 @@ class ActorSlots:
         calls = [(None, *rest) if here else (make, *rest) for make, *rest in openings]
         found: list[tuple[Any, Ints]] = get([a.open.remote(*c) for a, c in zip(self.actors, calls, strict=True)])
         return found
+
+    def reopen(self, of: Callable[[Any], Parts] | None) -> None:
+        """Begin all sites anew, with what ``of`` makes of the shards that are here (None: what they say)."""
+        openings = [(*told[:4], {**told[4], "of": of}, *told[5:]) for told in self._opening]
+        self.open(openings, here=True)
 
     def do(self, name: str, arguments: Sequence[Sequence[Any]], returns: int = 1) -> list[Any]:
         """Call a method of every shard, all at once; references to what it returns."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -199,6 +200,16 @@ class Ray(Coordinator):
             name, self.clients.ids, tuple(levels), self.clients.clusters, np.empty(0, np.int64), notes=self.notes,
         )  # fmt: skip
         return clients, self.problem, actors.get(design), weight
+
+    def anew(self, of: Callable[[Any], actors.Parts] | None = None) -> Ray:
+        """A federation of the same clients and actors, in place of this one: its sites begin with what ``of`` makes.
+
+        ``of`` is given a shard, at its actor; None stands for what the shard was at first.
+        """
+        self._slots.reopen(of)
+        other = copy(self)
+        Coordinator.__init__(other, self.clients, self.sites, policy=self._retry.policy)
+        return other
 
     def write(self, folder: str | Path, fitted: Estimates) -> None:
         """Let every actor write its clients' coefficients to a Parquet file, for a federation made by :meth:`parquet`.
