@@ -16,7 +16,8 @@ from coterie.deployment.coordinator.comparison import Evidence
 from coterie.deployment.coordinator.fit import Asked, applying, chosen_elsewhere, comparing, single_strengths
 from coterie.deployment.site.holdout import split_holdout
 from coterie.engines.ray import Ray
-from coterie.engines.ray.parquet_shards import Parts, Shard
+from coterie.engines.ray.actors import Parts
+from coterie.engines.ray.parquet_shards import Shard
 from coterie.errors import CoterieError
 from coterie.federation import require_all_replies
 from coterie.methods.method import STRENGTHS
@@ -40,7 +41,8 @@ def need_possible(options: Options) -> None:
 
 def set_aside(hold: Mapping[str, Any], shard: Shard) -> Parts:
     """What a site is made of where the rows of a split are held out."""
-    objective, clusters, weights, ids = shard.parts
+    parts: Any = shard.parts
+    objective, clusters, weights, ids = parts
     c = shard.clients
     if c is None:
         return split_holdout(objective, ids, ids, hold)[0], clusters, weights, ids

@@ -116,7 +116,7 @@ class _Below(Remote):
         """Keep where the sites stand."""
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            stand = [self._given, self._committed, self._pending, self._before, self._counted]
+            stand: list[Any] = [self._given, self._committed, self._pending, self._before, self._counted]
             stand += [list(map(list, self._due)), list(self.last), self._retry.number]
             write_durable(self._path, wire.pieces(stand))
 
