@@ -39,6 +39,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "download_all_examples": False,
     "show_signature": False,
+    "write_computation_times": False,
     "abort_on_example_error": True,
 }
 

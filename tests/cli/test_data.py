@@ -76,3 +76,11 @@ def test_bad_arguments(arguments, fragment, folder, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     assert fragment in coterie("data", *arguments).message
     assert files(folder) == set()
+
+
+def test_a_shell_completes_names(monkeypatch):
+    monkeypatch.setenv("_COTERIE_COMPLETE", "complete_bash")
+    for words, found in {"data fetch hea": ["heart"], "methods similar": ["similarity-network"]}.items():
+        monkeypatch.setenv("COMP_WORDS", f"coterie {words}")
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+        assert coterie().out.split() == found

@@ -25,7 +25,7 @@ version it is.
 
 With `--json` the output is one JSON document, in which a number that is not finite is null; all that is said goes to
 the error stream. A document stands before the error where something was found. `coterie --install-completion` lets the
-shell complete commands, options and the names of methods; a new shell knows them.
+shell complete commands, options and the names of methods and tables; a new shell knows them.
 
 A file that is there is replaced only if the same command wrote it and nobody changed it since, or with `--force`; never
 an input of the command. Digests of what commands write are kept in `~/.local/state/coterie` (`$XDG_STATE_HOME`).

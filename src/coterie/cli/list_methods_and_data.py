@@ -148,7 +148,18 @@ _WIDE = 60  # columns of a terminal that has room for numbers beside sentences
 
 app = Group("Real grouped tables to try coterie on; nothing is downloaded.")
 
-DataName = Annotated[str, typer.Argument(metavar="NAME", help="A name that 'coterie data list' shows.")]
+
+def complete_table(incomplete: str) -> list[str]:
+    """Names of tables that begin so, for a shell that completes them."""
+    from coterie.data.datasets import list_data
+
+    return [entry.name for entry in list_data() if entry.name.startswith(incomplete)]
+
+
+DataName = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="A name that 'coterie data list' shows.", autocompletion=complete_table),
+]
 
 
 @app.command("list")
