@@ -40,21 +40,22 @@ class Design:
     formula: str  # ``.`` written out
     terms: tuple[str, ...]  # (p,) names of the columns of X: formulaic's, but "(Intercept)"
     levels: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of each category; other columns are numbers
-    outcome_levels: tuple[str, str] | None = None  # of text of two values: what counts as 0 and as 1
+    outcome_levels: tuple[str, ...] | None = None  # of text of two values, or of classes: what counts as 0, 1, ...
     state: dict[str, Any] = field(default_factory=dict)  # what center, scale, poly or bs remember of the fitted table
 
     @classmethod
-    def fit(cls, df: Any, formula: str, rows: Ints | None = None) -> Design:
+    def fit(cls, df: Any, formula: str, rows: Ints | None = None, classes: bool = False) -> Design:
         """Learn levels and stateful terms from rows of a table, which must be without faults (None: all of them).
 
-        A CoterieError for a formula that cannot be read or computed, and for categories with more than 1,000 levels.
+        An outcome that is text has two values, or any number where they are ``classes``. A CoterieError for a formula
+        that cannot be read or computed, and for categories with more than 1,000 levels.
         """
         table = Table.of(df)
         parsed = parse(formula, table.names)
         kinds = column_kinds(table, parsed)
         levels = {c: table[c].levels_in(rows) for c in parsed.columns if kinds[c] == "category"}
         limit_columns(parsed, levels)
-        draft = cls(parsed.formula, (), levels, outcome_levels(table, parsed, kinds, rows))
+        draft = cls(parsed.formula, (), levels, outcome_levels(table, parsed, kinds, rows, classes))
         state = draft.learned(table, rows)
         if parsed.simple is not None and not levels:
             terms = ((INTERCEPT,) if parsed.intercept else ()) + parsed.simple

@@ -335,21 +335,21 @@ def limit_columns(parsed: Parsed, levels: Mapping[str, tuple[str, ...]]) -> None
 
 
 def outcome_levels(
-    table: Table, parsed: Parsed, kinds: Mapping[str, Kind], rows: Ints | None
-) -> tuple[str, str] | None:
-    """What counts as 0 and as 1 where the outcome is text of two values; None where it is a number."""
+    table: Table, parsed: Parsed, kinds: Mapping[str, Kind], rows: Ints | None, classes: bool = False
+) -> tuple[str, ...] | None:
+    """What counts as 0, 1, ... where the outcome is text of two values, or of ``classes``; None for a number."""
     if not parsed.plain_outcome or kinds[parsed.outcome] == "number":
         return None
     texts = table[parsed.outcome].levels_in(rows)
     if len(texts) == 1:
         raise CoterieError(f"The outcome '{parsed.outcome}' is constant: {texts[0]!r} in every row.")
-    if len(texts) != 2:
+    if len(texts) != 2 and not classes:
         raise CoterieError(
             f"The outcome '{parsed.outcome}' is text with {len(texts):,} different values "
             f"({listed(map(repr, texts), 3)}); it must be a number, or have two values: "
             "of more classes, fit each against one of them, on the rows of these two."
         )
-    return texts[0], texts[1]
+    return texts
 
 
 def formula_notes(table: Table, parsed: Parsed, kinds: Mapping[str, Kind]) -> list[str]:

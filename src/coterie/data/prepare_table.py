@@ -34,6 +34,7 @@ def prepare(
     missing: Literal["error", "drop"] = "error",
     design: Design | None = None,
     part: bool = False,
+    classes: bool = False,
 ) -> tuple[Clients, Design]:
     """Read the clients of a table, one row for each observation, and the design that its formula stands for.
 
@@ -41,7 +42,8 @@ def prepare(
     ``offset`` is added to the linear predictor as it is, and ``weights``, not negative, are divided by their mean. Rows
     with missing, infinite or non-numeric values in a column that is used raise, or are left out (``missing="drop"``). A
     ``design`` fitted before is used instead of the formula. A ``part`` is one site's of a larger table: it may have one
-    client, one cluster and a constant outcome, and does not know the mean of the weights.
+    client, one cluster and a constant outcome, and does not know the mean of the weights. Text that is the outcome has
+    two values, or those of ``classes`` that the design has, which are numbered.
 
     ``notes`` of the clients tell what was left out and how the outcome was read. A CoterieError for whatever is wrong
     with the table names the column, the client or the row (counted from 1).
@@ -84,7 +86,7 @@ def prepare(
             y = checked_shares(y, trials, design.outcome, rows)
         asked = family_named(family)
         notes += more + check_outcome(
-            y, asked, design.outcome, rows, design.outcome_levels, part, shares=trials is not None
+            y, asked, design.outcome, rows, None if classes else design.outcome_levels, part, shares=trials is not None
         )
     weigh = np.ones(len(y)) if weights is None else table[weights].floats[rows]
     weigh = weigh if part else relative_weights(weigh)
@@ -250,7 +252,7 @@ def check_outcome(
     family: Family,
     name: str,
     rows: Ints | None = None,
-    levels: tuple[str, str] | None = None,
+    levels: tuple[str, ...] | None = None,
     constant: bool = False,
     shares: bool = False,
 ) -> list[str]:

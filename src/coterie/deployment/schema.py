@@ -84,10 +84,11 @@ class Schema:
         said = ("type", "unit", "levels")
         return {name: {k: v for k, v in keys.items() if k in said} for name, keys in self.plain().items()}
 
-    def design(self, formula: str, exclude: Iterable[str] = ()) -> Design:
+    def design(self, formula: str, exclude: Iterable[str] = (), classes: bool = False) -> Design:
         """The design of a formula, from the schema alone: the same at every site, whatever rows it has.
 
-        A ``.`` leaves out ``exclude`` besides the outcome and the labels. A CoterieError names a column that the schema
+        A ``.`` leaves out ``exclude`` besides the outcome and the labels; ``classes`` are those of
+        :meth:`~coterie.data.design.Design.fit`. A CoterieError names a column that the schema
         has not, a category without levels, or a term such as ``scale(x)`` for which the schema has no numbers.
         """
         parsed = parse(formula, self.columns, [*exclude, *self.labels])
@@ -101,7 +102,7 @@ class Schema:
                 raise CoterieError(f"Column '{name}' is a category, and '{parsed.outcome}' counts successes of trials.")
         limit_columns(parsed, {n: self.columns[n].levels for n in parsed.columns if self.columns[n].levels})
         numbers = {term: self._numbers(term) for term in parsed.stateful}
-        design = Design.fit(self._rows((*parsed.outcome_columns, *parsed.columns)), parsed.formula)
+        design = Design.fit(self._rows((*parsed.outcome_columns, *parsed.columns)), parsed.formula, classes=classes)
         state = {term: _with(kept, numbers.get(term) or {}) for term, kept in design.state.items()}
         return replace(design, state=state)
 
@@ -166,7 +167,7 @@ def excluded(schema: Schema, task: Mapping[str, Any]) -> tuple[str, ...]:
 
 def design_of(schema: Schema, task: Mapping[str, Any]) -> Design:
     """The design of a task's formula by a schema, the same at the coordinator and at every site."""
-    return schema.design(task["formula"], excluded(schema, task))
+    return schema.design(task["formula"], excluded(schema, task), bool(task.get("classes")))
 
 
 def propose(

@@ -52,12 +52,7 @@ class TrainingProblem:
     def of(cls, config: Config, seed: int) -> TrainingProblem:
         """The rows of a seed, and the configuration with what they decide of it."""
         data = federated(config, seed)
-        model = config.model
-        if F1 in [name.partition(":")[0] for name in model["metrics"]]:
-            model = model | {"positive": _positive(model["positive"], data.class_names or (0, 1))}
-        elif model["positive"] is not None:
-            raise CoterieError("positive is of the metric f1: name that among metrics, or leave positive out.")
-        return cls(replace(config, data=config.data | data.said, model=model), seed, data)
+        return cls(with_positive(replace(config, data=config.data | data.said), data.class_names), seed, data)
 
     def but(self, **changes: Any) -> TrainingProblem:
         """The same with another engine, course of runs or main clients: what was made of rows and model stays made."""
@@ -206,11 +201,15 @@ class TrainingProblem:
         part, rule = self.data.test, self.rule
         metrics = self.config.model["metrics"] or ((BALANCED,) if last and rule.common >= RARE else ())
         y = part.y[owned_rows(part.starts, part.stops)[1]] if metrics else None
-        named = self.config.model["positive"]
-        positive = 1 if named is None else (self.data.class_names or (0, 1)).index(named)
         reads = getattr(method, "reads", None)
         held = self.held if reads is None else reads(self.held, theta.shape[1])
-        return Scores.of(held, theta, rule, metrics, y, self.main, positive)
+        return Scores.of(held, theta, rule, metrics, y, self.main, self.positive)
+
+    @property
+    def positive(self) -> int:
+        """Which of two classes the metric F1 is of."""
+        named = self.config.model["positive"]
+        return 1 if named is None else (self.data.class_names or (0, 1)).index(named)
 
     def by_client(self, run: Any) -> dict[str, npt.NDArray[Any]]:
         """Columns, with a row for each client: rows, their weight, scores, groups, the round that left it out."""
@@ -238,11 +237,16 @@ class TrainingProblem:
         return {name: np.asarray(values) for name, values in frame.items()}
 
 
-def _positive(said: str | int | None, classes: tuple[str | int, ...]) -> str | int:
-    """Which class the metric F1 is of, by default the larger of two; a CoterieError for one that there is not."""
-    if said is not None and (said not in classes or said is True):
-        raise CoterieError(f"positive must be a class of the outcomes, {listed(map(str, classes))}, not {said!r}.")
-    return classes[-1] if said is None else said
+def with_positive(config: Config, class_names: tuple[str, ...]) -> Config:
+    """With the class that the metric F1 is of, by default the larger of two; a CoterieError for one that is none."""
+    said, classes = config.model["positive"], class_names or (0, 1)
+    if F1 in [name.partition(":")[0] for name in config.model["metrics"]]:
+        if said is not None and (said not in classes or said is True):
+            raise CoterieError(f"positive must be a class of the outcomes, {listed(map(str, classes))}, not {said!r}.")
+        return replace(config, model=config.model | {"positive": classes[-1] if said is None else said})
+    if said is not None:
+        raise CoterieError("positive is of the metric f1: name that among metrics, or leave positive out.")
+    return config
 
 
 def at_home(method: Method) -> bool:

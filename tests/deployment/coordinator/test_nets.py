@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -111,6 +112,8 @@ def on_tables(tmp_path, monkeypatch):
     frames = tables()
     for frame in frames.values():
         frame["ill"] = (frame["score"] > frame["score"].median()).astype(int)
+        frame["grade"] = np.array(["low", "middle", "high"])[np.digitize(frame["score"], [2.7, 3.3])]
+        frame["counts"] = np.arange(len(frame)) % 3 + 0.5
     build(tmp_path / "heart", frames, labels=("ward", "kind"))
     engine = SimpleNamespace(
         run=lambda folder, run_id, timeout: run(sites(tmp_path / "heart"), folder, run_id), need_trust=lambda home: None
@@ -130,6 +133,25 @@ def test_a_net_on_the_sites_own_tables_is_that_of_one_table(tmp_path, monkeypatc
     same(there.comparison, here.comparison, ["ditto"])
     some = together[["age", "score"]].to_numpy(float)[:5]
     np.testing.assert_allclose(there.predict_proba(some, "bern"), here.predict_proba(some, "bern"), rtol=1e-10)
+
+
+def test_text_of_three_classes_and_weights_of_rows_are_those_of_one_table(tmp_path, monkeypatch):
+    place, together = on_tables(tmp_path, monkeypatch)
+    for home in (place / "coordinator", *(place / "sites").iterdir()):  # so that no weight can be 0
+        schema = Schema.read(home / "schema.toml")
+        weighs = replace(schema.columns["counts"], low=0.1)
+        replace(schema, columns=schema.columns | {"counts": weighs}).write(home / "schema.toml")
+    net = coterie.Torch(
+        "mlp", args={"sizes": [2, 3, 3]}, target="grade", inputs=["age", "score"], dtype="float64",
+        metrics=["accuracy", "f1_macro"],
+    )  # fmt: skip
+    asked = {"rounds": {"rounds": 3, "eta": 0.01, "B": 5}, "seed": [2], "weights": "counts", "method": "ditto"}
+    there, here = coterie.fit(place, net, **asked), coterie.fit(together, net, client="site", **asked)
+    np.testing.assert_allclose(there.theta, here.theta, rtol=1e-10)
+    same(there.comparison, here.comparison, ["ditto"])
+    some = together[["age", "score"]].to_numpy(float)[:5]
+    assert there.predict(some, "bern").tolist() == here.predict(some, "bern").tolist()
+    assert there.class_names == here.class_names == ("high", "low", "middle")
 
 
 def test_advice_on_nets_over_sites_has_fedavg_for_one_model_of_all(place):

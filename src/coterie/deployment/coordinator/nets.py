@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -18,6 +18,7 @@ from coterie.data.partition import ClientRows
 from coterie.data.splits import BY
 from coterie.deployment.coordinator.comparison import disclosable
 from coterie.deployment.federation_toml import Config as Federation
+from coterie.deployment.schema import Schema
 from coterie.deployment.site import nets as site
 from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError, listed
@@ -34,10 +35,11 @@ from coterie.runs.config_keys import Run
 from coterie.runs.federated_data import Federated
 from coterie.runs.metrics import METRICS, Measured
 from coterie.runs.scores import Rule, Scores
-from coterie.runs.training_problem import TrainingProblem
+from coterie.runs.training_problem import TrainingProblem, with_positive
 
 UNTOUCHED = "untouched"
-_KEPT = {False: ("source", "partition", "test"), True: ("source", "partition", "test", "column", "group", *BY)}
+_ALWAYS = ("source", "partition", "test")
+_KEPT = {False: _ALWAYS, True: (*_ALWAYS, "column", "group", "weights", *BY)}
 """Keys of [data] that are heeded, and whether rows are those of tables."""
 _WHOLE = ("auc", "r2")
 """Metrics whose value over all rows is no ratio of sums over clients."""
@@ -110,7 +112,7 @@ class SitesProblem(TrainingProblem):
     sites: ClassVar[bool] = True
 
     @classmethod
-    def over(cls, config: Config, seed: int, fed: Remote) -> SitesProblem:
+    def over(cls, config: Config, seed: int, fed: Remote, class_names: tuple[str, ...] = ()) -> SitesProblem:
         """The clients of an opened part of a run, with all that is known of them."""
         clients, told, inputs = fed.clients, fed.participants, tuple(config.model["inputs"] or ())
         stops = np.cumsum(told.counts)
@@ -118,9 +120,10 @@ class SitesProblem(TrainingProblem):
         known, labels = bool(told.levels), tuple(map(str, told.labels))
         groups = tuple(map(str, told.levels[0].labels)) if known else ()
         classes = Told.of(fed).classes
-        data = Federated(rows, rows, labels, clients.ids, clients.clusters, known, classes, groups, inputs)
+        data = Federated(rows, rows, labels, clients.ids, clients.clusters, known, classes, groups, inputs, class_names)
         fed.mark(UNTOUCHED)
-        return cls(replace(config, data=config.data | {"partition": "given"}), seed, data, fed=fed)
+        config = replace(config, data=config.data | {"partition": "given"})
+        return cls(with_positive(config, class_names), seed, data, fed=fed)
 
     @cached_property
     def objective(self) -> Any:
@@ -170,7 +173,7 @@ class SitesProblem(TrainingProblem):
         one = is_one(theta) or len(theta) == 1
         asked: dict[str, Any] = {"theta": theta[0] if one else PerRow(theta), "score": rule.score}
         asked |= {"metrics": [name for name in self.config.model["metrics"] if name != "loss"]}
-        asked |= {"memory": dict(self.memory)} if self.memory else {}
+        asked |= {"positive": self.positive} | ({"memory": dict(self.memory)} if self.memory else {})
         said = require_all_replies(self.fed.ask(site.scores, **asked, **_reader(method)))
         values = {name: site.decode(said[name]) for name in said}
         weight = values["weight"]
@@ -237,11 +240,19 @@ def need_possible(config: Config, federation: Federation) -> None:
             )
 
 
-def compare(config: Config, opened: Callable[..., Remote]) -> TrainingResult:
+def compare(config: Config, fed: Remote, opened: Callable[..., Remote], schema: Schema | None) -> TrainingResult:
     """Train and compare what a configuration says on every seed.
 
-    ``opened(part, seed=..., hold=split)`` opens a part of the run whose sites set the rows of a split aside.
+    ``fed`` has all rows of the sites, and ``opened(part, seed=..., hold=split)`` opens a part of the run whose sites
+    set the rows of a split aside. Of rows of tables ``schema`` says what classes are called.
     """
+    of_classes = config.model["path"] == "softmax" or config.model["loss"] == "cross_entropy"
+    target = None if schema is None or not of_classes else schema.columns.get(config.model["target"])
+    levels = () if target is None else target.levels
+    class_names = () if list(levels) == [*map(str, range(len(levels)))] else levels  # as of numbers
+    if config.data["weights"]:  # relative to their mean, which no site knows
+        said = require_all_replies(fed.total(site.weighed))
+        opened = partial(opened, mean_weight=float(said["weight"] / said["rows"]))
 
     def problem(config: Config, seed: int) -> SitesProblem:
         fraction = float(config.data["test"])
@@ -252,6 +263,6 @@ def compare(config: Config, opened: Callable[..., Remote]) -> TrainingResult:
             raise CoterieError(
                 "Sites do not speak of so few held-out rows: of some client there are fewer than its min_group."
             )
-        return SitesProblem.over(config, seed, fed)
+        return SitesProblem.over(config, seed, fed, class_names)
 
     return train(config, watch=lambda what: [Progress(what)], of=problem)

@@ -239,7 +239,7 @@ def _run(transport: Members, folder: Path, home: Path, program: RunConfig, confi
         return
     with fitting(f"The journal of run '{home.name}'", "Run again under another name.") if went else nullcontext():
         if program.program == NETS:
-            found = nets.compare(nets.configured(program.options, config.seed, folder), opened)
+            found = nets.compare(nets.configured(program.options, config.seed, folder), fed, opened, schema)
             if fresh or not (home / RESULT).exists():
                 found.save(home / RESULT)
         elif program.fits:

@@ -95,11 +95,11 @@ class RunConfig:
         task = {k: v for k, v in self.task.items() if k != "cluster" or method is None or not method.flat}
         own: dict[str, Any] = {"works": _works(method)} if method and method.rounds else {}
         if self.program == NETS and schema is not None:
-            task["family"], own = self._net(schema)
+            own = self._net(schema)
         return {"kind": "table", **task, "schema": None if schema is None else schema.plain(), **own}
 
-    def _net(self, schema: Schema) -> tuple[str, dict[str, Any]]:
-        """The family as which a net's outcome is read, and what else sites are told of a net on their tables."""
+    def _net(self, schema: Schema) -> dict[str, Any]:
+        """What sites are told of a net on their tables: the net and its classes, and the works that it needs."""
         model = self.options.get("model", {})
         target, classes = str(model.get("target")), model.get("loss", "cross_entropy") == "cross_entropy"
         if (column := schema.columns.get(target)) is None:
@@ -110,10 +110,10 @@ class RunConfig:
                 f"How many classes '{target}' has, sites must agree on: write its levels into the schema, or low = 0 "
                 "and high, the largest."
             )
-        own = {"works": ["coterie.methods.local_training.", "coterie.deployment.site.nets:"]}
-        return ("binomial" if column.levels else DEFAULT), own | {
-            "net": {"model": model, "classes": max(K, 2) * classes}
-        }
+        if len(column.levels) > 2 and not classes:
+            raise CoterieError(f"'{target}' is text of {K} classes, of which only cross_entropy is a loss: take it.")
+        works = ["coterie.methods.local_training.", "coterie.deployment.site.nets:"]
+        return {"works": works, "net": {"model": model, "classes": max(K, 2) * classes}}
 
 
 def _works(method: Method) -> list[str]:
@@ -193,7 +193,8 @@ def program_of_nets(sections: Mapping[str, Any], methods: Sequence[str] | None =
     if target := model.get("target"):
         terms = [name if "(" in name else f"`{name}`" for name in model.get("inputs", ())]  # such as scale(age), too
         inputs = " + ".join(terms) or "."
-        task: dict[str, Any] = {"formula": f"`{target}` ~ {inputs}", "client": data.get("column")}
+        task: dict[str, Any] = {"formula": f"`{target}` ~ {inputs}", "client": data.get("column"), "classes": True}
+        task |= {"weights": data["weights"]} if data.get("weights") else {}
         task |= {"cluster": [data["group"]]} if "group" in data else {}
         return {"program": NETS, "task": task, "options": sections}
     if path.startswith(MARK) or ":" not in path:

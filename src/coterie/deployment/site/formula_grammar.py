@@ -66,7 +66,7 @@ def allowed(task: Mapping[str, Any], own: Schema, agreed: Schema, rules: Disclos
         raise CoterieError(f"An interaction has more than {ORDER} columns, the most that {RULES} allow.")
     classes = agreed.columns[parsed.outcome].levels if parsed.plain_outcome else ()
     family = family_named(task["family"])
-    if classes and not family.two_classes:
+    if classes and not family.two_classes and not task["classes"]:
         raise CoterieError(
             f"Outcome '{parsed.outcome}' is a category: take family {names_of(lambda f: f.two_classes)}."
         )

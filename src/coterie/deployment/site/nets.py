@@ -24,7 +24,7 @@ from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives import parameters
 from coterie.objectives.gradient_steps import RowRanges
 from coterie.objectives.holdout import HeldOut, set_aside
-from coterie.objectives.mean_loss import LIMIT, OVERFLOW
+from coterie.objectives.mean_loss import LIMIT, OVERFLOW, sizes
 from coterie.objectives.mixed import padded
 from coterie.runs.config import Config
 from coterie.runs.model_objective import SCORED, need_bounded, objective_of, own
@@ -67,16 +67,18 @@ def of_table(rows: Any, net: Any, folder: Path, allow: Sequence[str], guarded: b
             raise CoterieError(f"{path!r} is not allowed here: the site's owner adds it to allow in site.toml.")
     need_bounded(config, rows.X.shape[1] * classes)
 
-    def made(X: Any, y: Any, starts: Any, stops: Any, held: bool = False) -> Any:
+    def made(X: Any, y: Any, starts: Any, stops: Any, weights: Any = None, held: bool = False) -> Any:
+        if classes and (y != np.rint(y)).any():
+            raise CoterieError("Outcomes that are classes are whole numbers from 0.")
         y = y.astype(np.int64) if classes else y
-        return objective_of(config, ClientRows(X[:, 1:], y, starts, stops), classes, held)
+        return objective_of(config, ClientRows(X[:, 1:], y, starts, stops, weights), classes, held)
 
     def both() -> Any:
-        train = made(rows.X, rows.y, rows.starts, rows.stops)
+        train = made(rows.X, rows.y, rows.starts, rows.stops, rows.weights)
         if not hasattr(rows, "held"):
             return train
         held = rows.held
-        return HeldOut(train, made(held.X, held.y, held.starts, held.stops, held=True))
+        return HeldOut(train, made(held.X, held.y, held.starts, held.stops, held.weights, held=True))
 
     if not guarded:
         return both()
@@ -108,6 +110,13 @@ def _classes(objective: Any) -> Ints | None:
 
 
 @work
+def weighed(site: Site) -> dict[str, Any]:
+    """The rows of each client, and what they weigh."""
+    train = getattr(site.objective, "train", site.objective)
+    return {"rows": counts(train), "weight": sizes(train)}
+
+
+@work
 def outcomes(site: Site) -> dict[str, Any]:
     """How many outcomes of each client are of each class, held-out ones too, and which clients can be judged."""
     o, m = site.objective, len(site)
@@ -126,6 +135,7 @@ def scores(
     theta: Floats,
     score: str,
     metrics: list[str],
+    positive: int = 1,
     method: str = "",
     options: dict[str, Any] | None = None,
     memory: dict[str, Any] | None = None,
@@ -133,7 +143,8 @@ def scores(
     """How good models theta, (d,) of all or (m, d), are on each client's held-out rows: mean loss and score, weight.
 
     A ``method`` whose models answer by more than one net reads them, by its ``options``, and ``memory`` is what kNN-Per
-    says that clients remember of their rows. ``rows`` and ``held`` are how
+    says that clients remember of their rows; F1 is of the
+    class ``positive``. ``rows`` and ``held`` are how
     many rows each client trains on and holds out.
     """
     o, m = site.objective, len(site)
@@ -142,7 +153,7 @@ def scores(
         models = padded(remember(site, **memory)["theta"])
     held = TRAINED[method].make(0, **options or {}).reads(o.held, models.shape[1]) if method else o.held
     y = o.held.targets() if metrics else None
-    found = Scores.of(held, models, Rule(score), metrics, y)
+    found = Scores.of(held, models, Rule(score), metrics, y, positive=positive)
     said: dict[str, Any] = {"rows": counts(o.train), "held": counts(o.held), "weight": found.weight}
     said |= {"loss": encode(found.loss), "score": encode(np.zeros(m) if found.score is None else found.score)}
     for name, one in found.metrics.items():

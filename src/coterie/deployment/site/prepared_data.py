@@ -37,8 +37,9 @@ KINDS = ("table", "factory")
 _TABLE: dict[str, Any] = {
     "formula": None, "family": DEFAULT, "client": None, "cluster": (), "offset": None, "weights": None,
     "missing": "error", "schema": None, "hold": None, "mean_weight": None, "net": None,
+    "classes": False,
 }  # fmt: skip
-_FORM = 5  # of prepared arrays in the cache
+_FORM = 6  # of prepared arrays in the cache
 ROWS = ("X", "y", "offset", "weights", "starts", "stops")  # what an objective is made of
 
 

@@ -81,7 +81,7 @@ def _table_of(path: Path, member: Member, task: Mapping[str, Any], own: Schema) 
 def _clients(table: pd.DataFrame, client: str, task: Mapping[str, Any], design: Design, missing: Any) -> Clients:
     return prepare(
         table, task["formula"], client, tuple(clusters_of(task)), task["family"], task["offset"], task["weights"],
-        missing, design, part=True,
+        missing, design, part=True, classes=task["classes"],
     )[0]  # fmt: skip
 
 
@@ -353,14 +353,19 @@ def _hashes(series: pd.Series[Any]) -> npt.NDArray[np.uint64]:
 
 
 def cells(columns: pd.DataFrame, design: Design) -> npt.NDArray[np.int64]:
-    """The cell (n, t) of every row in each of the t terms that have categories, or numbers of two values."""
+    """The cell (n, t) of every row in each of the t terms that have categories, or numbers of two values.
+
+    An outcome of several classes is such a term, too.
+    """
     codes: dict[str, tuple[Any, int]] = {}
-    for name in design.columns:
-        if name in design.levels:
-            codes[name] = Column(columns[name]).codes_of(design.levels[name])[0], len(design.levels[name])
+    levels = design.levels | ({design.outcome: design.outcome_levels} if design.outcome_levels else {})
+    for name in (*design.columns, *levels.keys() - {*design.columns}):
+        if name in levels:
+            codes[name] = Column(columns[name]).codes_of(levels[name])[0], len(levels[name])
         elif len(values := np.unique(columns[name].to_numpy())) == 2:
             codes[name] = (columns[name].to_numpy() == values[1]), 2
-    terms = dict.fromkeys(tuple(sorted(codes.keys() & set(term))) for term in design.parsed.factors)
+    factors = (*design.parsed.factors, (design.outcome,))
+    terms = dict.fromkeys(tuple(sorted(codes.keys() & set(term))) for term in factors)
     found = [np.zeros(len(columns), dtype=np.int64) for term in terms if term]
     for cell, names in zip(found, filter(None, terms), strict=True):
         for name in names:
