@@ -100,8 +100,8 @@ def weighted_rows(objective: Any) -> Any:
     return objective.subset(rows[some], np.append(0, stops[:-1]), stops)
 
 
-def set_aside(objective: Any, test: Bools) -> HeldOut:
-    """The same with the rows ``test`` (sum of counts,), client after client, kept back, whose losses have no ridge.
+def set_aside(objective: Any, train: Bools, test: Bools) -> HeldOut:
+    """The rows ``train`` (sum of counts,), client after client, with those of ``test``, whose losses have no ridge.
 
     A CoterieError for an objective that has no rows.
     """
@@ -112,7 +112,7 @@ def set_aside(objective: Any, test: Bools) -> HeldOut:
         )
     owner, rows = owned_rows(objective.starts, objective.stops)
     sides = []
-    for side in (~test, test):
+    for side in (train, test):
         stops = np.cumsum(np.bincount(owner[side], minlength=len(objective)))
         sides.append(objective.subset(rows[side], np.append(0, stops[:-1]), stops))
     return HeldOut(sides[0], _without_ridge(sides[1]))

@@ -328,7 +328,7 @@ def train(
     """
     judge = problem.inside() if judged(problem.config.run) else None
     if judge is not None:  # trains without the rows that are held back to judge by; test rows are as they were
-        problem = replace(problem, data=replace(judge.data, test=problem.data.test))
+        problem = problem.without(judge)
     folder = None if folder is None else place(folder)
     if resume and folder is None:
         raise CoterieError("There is no folder to resume from: name the one of the run's checkpoint.")

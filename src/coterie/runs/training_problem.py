@@ -64,6 +64,10 @@ class TrainingProblem:
         """The same with the training rows alone, some of them held out to choose by."""
         return replace(self, data=self.data.inside(self.config.data["validation"], self.seed))
 
+    def without(self, judge: TrainingProblem) -> TrainingProblem:
+        """The same without the training rows that ``judge``, which is :meth:`inside`, holds out."""
+        return replace(self, data=replace(judge.data, test=self.data.test))
+
     @cached_property
     def objective(self) -> Any:
         """The clients' objective."""

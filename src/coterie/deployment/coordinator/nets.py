@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -30,7 +30,7 @@ from coterie.options import need_names
 from coterie.queries import Unclustered, WrappedFederation
 from coterie.report.progress import Progress
 from coterie.results.training_result import TrainingResult, train
-from coterie.runs.config import ALL, AUTO, Config, judged, tables
+from coterie.runs.config import Config, judged, tables
 from coterie.runs.config_keys import Run
 from coterie.runs.federated_data import Federated
 from coterie.runs.metrics import METRICS, Measured
@@ -38,7 +38,7 @@ from coterie.runs.scores import Rule, Scores
 from coterie.runs.training_problem import TrainingProblem, with_positive
 
 UNTOUCHED = "untouched"
-_ALWAYS = ("source", "partition", "test")
+_ALWAYS = ("source", "partition", "test", "validation")
 _KEPT = {False: _ALWAYS, True: (*_ALWAYS, "column", "group", "weights", *BY)}
 """Keys of [data] that are heeded, and whether rows are those of tables."""
 _WHOLE = ("auc", "r2")
@@ -108,6 +108,10 @@ class SitesProblem(TrainingProblem):
     fed: Any = None
     memory: dict[str, Any] = field(default_factory=dict)
     """Of the method that trains: by what clients make a memory of their rows, which stays with them."""
+    cut: tuple[int, int] = 0, 0
+    """How often training rows are cut for choices, and which cut's rows stand beside them: 0, those to test on."""
+    part: Any = None
+    """What opens the same rows with others held out, once."""
     baselines: ClassVar[tuple[str, ...]] = ("local", "fedavg")
     sites: ClassVar[bool] = True
 
@@ -125,6 +129,18 @@ class SitesProblem(TrainingProblem):
         config = replace(config, data=config.data | {"partition": "given"})
         return cls(with_positive(config, class_names), seed, data, fed=fed)
 
+    def inside(self) -> TrainingProblem:
+        """The same with the training rows alone, some of which sites hold out to choose by."""
+        return self._cut(self.cut[0] + 1, self.cut[0] + 1)
+
+    def without(self, judge: TrainingProblem) -> TrainingProblem:
+        """The same without the training rows that ``judge``, which is :meth:`inside`, holds out."""
+        return self._cut(self.cut[0] + 1, self.cut[1])
+
+    def _cut(self, depth: int, side: int) -> TrainingProblem:
+        found: TrainingProblem = self.part((depth, side))
+        return found.but(config=self.config, main=self.main, memory=self.memory)
+
     @cached_property
     def objective(self) -> Any:
         """What sites tell of it."""
@@ -133,7 +149,7 @@ class SitesProblem(TrainingProblem):
     @property
     def final(self) -> bool:
         """Whether no row is held out, as was asked for."""
-        return not self.config.data["test"]
+        return not self.config.data["test"] and not self.cut[1]
 
     @cached_property
     def held(self) -> Any:
@@ -206,9 +222,13 @@ def _reader(method: Any) -> dict[str, Any]:
 
 
 def configured(sections: Mapping[str, Any], seed: int, folder: Path) -> Config:
-    """The configuration of a run, judged after the last round and of the federation's seed where it does not say."""
+    """The configuration of a run, of the federation's seed where it does not say, and judged after the last round.
+
+    Where training rows choose the round, it is judged after each.
+    """
     run = dict(sections.get("run", {}))
-    usual = {"seeds": [seed], "evaluate_every": run.get("rounds", Run.rounds)}
+    often = judged({"patience": 0, "keep": "last"} | run)
+    usual = {"seeds": [seed]} | ({} if often else {"evaluate_every": run.get("rounds", Run.rounds)})
     return Config.of({**sections, "run": usual | run}, folder)
 
 
@@ -222,22 +242,11 @@ def need_possible(config: Config, federation: Federation) -> None:
             f"Held-out scores {what}: leave [{'privacy' if federation.privacy else 'secure'}] out of federation.toml, "
             "or train one method (coterie fit --method NAME)."
         )
-    if judged(config.run):
-        raise CoterieError("Over sites all rounds are done, and the last models kept: leave patience and keep out.")
     if unknown := [name for name in config.model["metrics"] if name.partition(":")[0] in _WHOLE]:
         raise CoterieError(f"{unknown[0]} over all rows is no sum over clients, which sites send: take other metrics.")
     for name in (*config.compare, config.method):
         if name in TRAINED and (why := TRAINED[name].why_not("torch", sites=True)) is not None:
             raise CoterieError(why)
-        several = (
-            []
-            if name in (ALL, AUTO)
-            else [k for k, v in config.given(name).items() if config.trainer(name).several(k, v)]
-        )
-        if several:
-            raise CoterieError(
-                f"{several[0]} must be one value: the best of several is chosen where all rows are together."
-            )
 
 
 def compare(config: Config, fed: Remote, opened: Callable[..., Remote], schema: Schema | None) -> TrainingResult:
@@ -255,14 +264,22 @@ def compare(config: Config, fed: Remote, opened: Callable[..., Remote], schema: 
         opened = partial(opened, mean_weight=float(said["weight"] / said["rows"]))
 
     def problem(config: Config, seed: int) -> SitesProblem:
-        fraction = float(config.data["test"])
+        fraction, inner = float(config.data["test"]), float(config.data["validation"])
         hold: dict[str, Any] = {"seed": seed, "repeat": 0, "fraction": fraction}
         hold |= {"by": by} if (by := {name: config.data[name] for name in BY if config.data[name]}) else {}
-        fed = opened(f"seed{seed}", seed=seed, **({"hold": hold} if fraction else {}))
-        if fraction and not disclosable(fed)[1]:
-            raise CoterieError(
-                "Sites do not speak of so few held-out rows: of some client there are fewer than its min_group."
-            )
-        return SitesProblem.over(config, seed, fed, class_names)
+
+        @cache
+        def part(cut: tuple[int, int]) -> SitesProblem:
+            depth, side = cut
+            inside = {"inside": {"fraction": inner, "depth": depth, "side": side}} if depth else {}
+            asked: dict[str, Any] = {"hold": hold | inside} if fraction or depth else {}
+            fed = opened(f"seed{seed}" + f"-{depth}-{side}" * bool(depth), seed=seed, **asked)
+            if asked and not disclosable(fed)[1]:
+                raise CoterieError(
+                    "Sites do not speak of so few held-out rows: of some client there are fewer than its min_group."
+                )
+            return replace(SitesProblem.over(config, seed, fed, class_names), cut=cut, part=part)
+
+        return part((0, 0))
 
     return train(config, watch=lambda what: [Progress(what)], of=problem)

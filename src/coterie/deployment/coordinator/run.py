@@ -178,7 +178,7 @@ def training(program: RunConfig, seed: int) -> tuple[Any, TrainingLength]:
     found.check(options)
     if several := [key for key, value in options.items() if found.several(key, value)]:
         raise CoterieError(
-            f"{several[0]} must be one value: the best of several is chosen where all rows are together."
+            f"{several[0]} must be one value: several methods or settings are what 'coterie compare' chooses among."
         )
     return found.make(seed, **options), length
 

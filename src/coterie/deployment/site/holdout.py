@@ -6,20 +6,23 @@ that are held out beside them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from coterie.data.clients import Clients
-from coterie.data.splits import BY, split_rows
+from coterie.data.splits import BY, TEST, VALIDATION, KeyedRows, SortedRows, share, split_rows
 from coterie.errors import CoterieError
 from coterie.federation import Ints, Site, work
 from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.glm import GLM
 from coterie.objectives.row_kernels import totals
 from coterie.runs.run_table_method import client_losses, objective
+
+DEEPEST = 2
+"""Cuts of training rows: for choices among settings, and within these for when to stop."""
 
 
 @dataclass(frozen=True)
@@ -38,34 +41,80 @@ class TrainingRows(GLM):
         return replace(self, starts=self.starts[rows], stops=self.stops[rows], held=self.held.take(rows))
 
 
-def read_split(hold: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Seed, repeat and fraction of a split that was asked for, and the argument and column it goes by, if it does."""
-    rest = dict(hold) if isinstance(hold, Mapping) else {}
-    by, kinds = rest.pop("by", {}), {"seed": int, "repeat": int, "fraction": float}
-    fair = isinstance(by, Mapping) and len(by) < 2 and all(type(v) is str and k in BY for k, v in by.items())
-    if not fair or {k: type(v) for k, v in rest.items()} != kinds:
-        raise CoterieError("A split is a seed, a repeat and a fraction: use one version of coterie at all sites.")
-    return rest, dict(by)
+@dataclass(frozen=True)
+class Cut:
+    """A split that was asked for: the rows of a run, of those that it trains on, and of those that stand beside.
+
+    ``hold`` has the seed, the repeat and the fraction of the rows to test on, ``by`` the argument and the column that
+    say which, if any does. The others are cut ``depth`` times more, by the ``fraction`` of rows that choices are made
+    by, and those of the cut ``side`` stand beside what is left: 0 are the rows to test on.
+    """
+
+    hold: dict[str, Any]
+    by: dict[str, str]
+    fraction: float = 0.0
+    depth: int = 0
+    side: int = 0
+
+    @classmethod
+    def of(cls, hold: Any) -> Cut:
+        """As it was sent; a CoterieError for what is none."""
+        rest = dict(hold) if isinstance(hold, Mapping) else {}
+        by, inside = rest.pop("by", {}), rest.pop("inside", {})
+        kinds, more = {"seed": int, "repeat": int, "fraction": float}, {"fraction": float, "depth": int, "side": int}
+        fair = isinstance(by, Mapping) and len(by) < 2 and all(type(v) is str and k in BY for k, v in by.items())
+        fair &= isinstance(inside, Mapping) and (not inside or {k: type(v) for k, v in inside.items()} == more)
+        fair = fair and (not inside or 0 <= inside["side"] <= inside["depth"] <= DEEPEST)
+        if not fair or {k: type(v) for k, v in rest.items()} != kinds:
+            raise CoterieError("A split is a seed, a repeat and a fraction: use one version of coterie at all sites.")
+        return cls(rest, dict(by), **inside)
+
+    def fractions(self) -> list[dict[str, Any]]:
+        """The seed, repeat and fraction of every cut."""
+        inner = self.hold | {"repeat": self.hold["repeat"] + 1, "fraction": self.fraction}
+        return [self.hold, *[inner] * self.depth]
+
+    def sides(self, rows: SortedRows, given: Ints | None = None, **keys: Any) -> tuple[Bools, list[Bools]]:
+        """Which rows (n,) are trained on, and which each cut sets aside, as one process has it.
+
+        ``given`` (n,) are the rows' sides, ``keys`` their order or their groups. A CoterieError where a client has no
+        row to train on.
+        """
+        left, found = np.ones(len(rows.codes), dtype=bool), []
+        for k, how in enumerate(self.fractions()):
+            at = np.flatnonzero(left)
+            test = np.zeros(len(at), dtype=bool) if given is None else given[at] == (VALIDATION if k else TEST)
+            if how["fraction"] and (given is None or (k and not test.any())):
+                some = KeyedRows(rows.ids, rows.codes[at], np.bincount(rows.codes[at], minlength=len(rows.ids)))
+                test = split_rows(some, **how, **{name: getattr(v, "iloc", v)[at] for name, v in keys.items()})
+            found.append(np.isin(np.arange(len(left)), at[test]))
+            left &= ~found[-1]
+        if np.any((rows.counts > 0) & (np.bincount(rows.codes[left], minlength=len(rows.ids)) == 0)):
+            raise CoterieError("All rows of a client are held out, so that no model can be fitted on any.")
+        return left, found
+
+    def fewest(self, counts: Ints, ids: Any, known: Sequence[Ints] = ()) -> Ints:
+        """The fewest rows (m,) that a client has on any side, of ``counts`` (m,): by chance, or as ``known``."""
+        left, sides = np.array(counts), list[Ints]()
+        for k, how in enumerate(self.fractions()):
+            if known or how["fraction"]:
+                sides.append(known[k] if known else share(left, ids, how["fraction"], how["seed"], how["repeat"]))
+                left = left - sides[-1]
+        return np.asarray(np.minimum.reduce([left, *sides]))
 
 
-def split_holdout(
-    o: GLM, labels: Any, ids: Any, hold: Mapping[str, Any], given: Bools | None = None, **keys: Any
-) -> tuple[TrainingRows, Bools]:
-    """A site's objective with the rows of a split set aside, and which (n,) are, as :func:`coterie.fit` has it.
+def split_holdout(o: GLM, ids: Any, cut: Cut, **keys: Any) -> tuple[TrainingRows, Bools, list[Bools]]:
+    """A site's objective with the rows of a split set aside, as :func:`coterie.fit` has it; and its :meth:`Cut.sides`.
 
-    ``hold`` has ``seed``, ``repeat`` and ``fraction``, and ``keys`` are the order or the groups of the rows, as for
-    :func:`coterie.data.splits.split_rows`; ``given`` (n,) are the rows themselves. A CoterieError where a client has
-    no other.
+    ``keys`` are those of :meth:`Cut.sides`.
     """
     clients = Clients(
-        o.X, o.y, o.offset, o.weights, o.starts, o.stops, (), labels, "", ids, (),
+        o.X, o.y, o.offset, o.weights, o.starts, o.stops, (), np.empty(0), "", ids, (),
         np.zeros(len(ids), np.int64), np.arange(len(o.y)),
     )  # fmt: skip
-    test = split_rows(clients, **hold, **keys) if given is None else given
-    if np.any((clients.counts > 0) & (np.bincount(clients.codes[~test], minlength=len(ids)) == 0)):
-        raise CoterieError("All rows of a client are held out, so that no model can be fitted on any.")
-    train, held = (objective(clients.subset(rows), o.family) for rows in (~test, test))
-    return TrainingRows(**vars(train), held=held), test
+    left, sides = cut.sides(clients, **keys)
+    train, held = (objective(clients.subset(rows), o.family) for rows in (left, sides[cut.side]))
+    return TrainingRows(**vars(train), held=held), left, sides
 
 
 @work

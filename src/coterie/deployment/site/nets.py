@@ -7,15 +7,16 @@ beside those to train on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coterie.data.partition import ClientRows
-from coterie.data.splits import KeyedRows, split_rows
+from coterie.data.splits import KeyedRows
 from coterie.deployment.site.disclosure import Behind, TooFew, nameless
-from coterie.deployment.site.holdout import read_split
+from coterie.deployment.site.holdout import Cut
 from coterie.errors import CoterieError
 from coterie.federation import Site, work
 from coterie.methods.knn_per import remember
@@ -35,20 +36,25 @@ CLASSES = 256
 
 
 def held_out(objective: Any, ids: Any, hold: Any, rows: str) -> tuple[HeldOut, tuple[Behind, ...]]:
-    """A site's objective with rows set aside, and the rows of both sides; as it is where its code has held some out.
+    """A site's objective with rows set aside, and the rows of both sides; where its code has held some out, these are.
 
-    ``hold`` has the ``seed``, the ``repeat`` and the ``fraction`` of :func:`coterie.data.splits.split_rows`; ``rows``
-    is one name for the same rows in all runs, whose splits must not differ by few of them.
+    ``hold`` is a :class:`~coterie.deployment.site.holdout.Cut`; ``rows`` is one name for the same rows in all runs,
+    whose splits must not differ by few of them.
     """
-    hold, by = read_split(hold)
-    if by:
+    cut = Cut.of(hold)
+    if cut.by:
         raise CoterieError("Rows of the site's own code have no columns to split by: leave these out.")
-    if isinstance(objective, HeldOut):
-        return objective, ()
+    held = objective.held if isinstance(objective, HeldOut) else None
+    if held is not None:
+        if not cut.depth:
+            return objective, ()
+        objective, cut = objective.train, replace(cut, hold=cut.hold | {"fraction": 0.0})
     n = np.asarray(objective.counts) if isinstance(objective, RowRanges) else np.zeros(len(objective), np.int64)
-    test = split_rows(KeyedRows(ids, np.repeat(np.arange(len(n)), n), n), **hold)
-    every = nameless(rows, n)
-    return set_aside(objective, test), (every.take(~test), every.take(test))
+    left, sides = cut.sides(KeyedRows(ids, np.repeat(np.arange(len(n)), n), n))
+    made, every = set_aside(objective, left, sides[cut.side]), nameless(rows, n)
+    if held is not None and not cut.side:
+        return HeldOut(made.train, held), (every.take(left),)
+    return made, (every.take(left), every.take(sides[cut.side]))
 
 
 def of_table(rows: Any, net: Any, folder: Path, allow: Sequence[str], guarded: bool = False) -> Any:

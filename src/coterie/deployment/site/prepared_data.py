@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from coterie.data.labels import encode, label_ids, travelling
-from coterie.data.splits import share
 from coterie.deployment.federation_toml import PROBLEM, SCHEMA
 from coterie.deployment.schema import Schema, clusters_of
 from coterie.deployment.site.disclosure import Behind
@@ -73,7 +72,7 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
 
     A CoterieError says what is wrong with it or with the data; it is a :class:`NoRows` where no row is left. A
     table's task (:data:`_TABLE`): without a client column the site is the client, without a schema it is the site's
-    own; ``hold`` names a split (:func:`coterie.deployment.site.holdout.split_holdout`), ``mean_weight`` is that of
+    own; ``hold`` names a split (:class:`coterie.deployment.site.holdout.Cut`), ``mean_weight`` is that of
     all sites, by which weights are divided, ``net`` a model whose rows these are to be
     (:func:`coterie.deployment.site.nets.of_table`), and ``works`` how works that the method needs begin. Arrays of a
     table are kept under ``data``, the fingerprint of its file. A factory's task, ``{"kind": "factory", "name":
@@ -100,18 +99,19 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         raise CoterieError("The mean weight of a run is a number above 0: use one version of coterie at all sites.")
     found = _from_table(folder, member, task, data)
     if hold is not None:
-        from coterie.deployment.site.holdout import read_split, split_holdout
+        from coterie.deployment.site.holdout import Cut, split_holdout
         from coterie.deployment.site.table import split_keys, told_counts
 
-        hold, by = read_split(hold)
-        keys = split_keys(folder, member, task, by, found.at) if by else {}
-        o, held = split_holdout(found.objective, found.labels, found.ids, hold, **keys)
-        found = replace(found, objective=o, parts=tuple(p.take(rows) for p in found.parts for rows in (~held, held)))
+        cut = Cut.of(hold)
+        keys = split_keys(folder, member, task, cut.by, found.at) if cut.by else {}
+        o, left, sides = split_holdout(found.objective, found.ids, cut, **keys)
+        two = left, sides[cut.side]
+        before = found.parts
+        found = replace(found, objective=o, parts=tuple(p.take(rows) for p in before for rows in two))
         if (counts := found.counts) is not None:
-            tested = share(counts, found.ids, hold["fraction"], hold["seed"], hold["repeat"])
-            tested = tested if not by or "order" in keys else o.held.counts
-            counts = told_counts(np.minimum(tested, counts - tested), found.clusters, member.min_group)
-            found = replace(found, counts=counts)
+            by_chance = not cut.by or "order" in keys
+            fewest = cut.fewest(counts, found.ids, () if by_chance else [before[0].take(rows).counts for rows in sides])
+            found = replace(found, counts=told_counts(fewest, found.clusters, member.min_group))
     if mean is not None:
         o = found.objective
         aside = {} if hold is None else {"held": replace(o.held, weights=o.held.weights / mean)}

@@ -18,7 +18,7 @@ from coterie.data.columns import Column, at_rows
 from coterie.data.design import Design
 from coterie.data.labels import encode, label_text, spelling_notes, travelling
 from coterie.data.prepare_table import check_choices, prepare, uncountable
-from coterie.data.splits import TEST, RowSplits
+from coterie.data.splits import RowSplits
 from coterie.data.table import Table
 from coterie.data.table_files import read_table
 from coterie.deployment.column_types import LARGEST, Findings, Mask, numbers
@@ -161,7 +161,7 @@ def _usable_arrays(
 def split_keys(
     folder: Path, member: Member, task: Mapping[str, Any], by: Mapping[str, str], at: npt.NDArray[np.int64]
 ) -> dict[str, Any]:
-    """What rows ``at`` these places of the table are held out by, where a column says it: see ``split_holdout``.
+    """What rows ``at`` these places of the table are held out by, where a column says it: see ``Cut.sides``.
 
     ``by`` has one name, that of an argument of :func:`coterie.fit` (order_by, split_by or given_split), and the column,
     which the owner's schema must have. What is wrong with it is kept in a file for the owner.
@@ -178,7 +178,7 @@ def split_keys(
         tell_owner(folder, [str(problem)])
         raise CoterieError(_UNFIT) from problem
     if made.given is not None:
-        return {what: made.given == TEST}
+        return {what: made.given}
     return {what: column if made.order is None else made.order}  # groups are drawn by their labels, as of a table
 
 
