@@ -52,6 +52,9 @@ def advise(
     table: TableOrConfig,
     na_value: o.NaValue = None,
     main: For = None,
+    objective: sites.Objective = None,
+    objective_option: sites.ObjectiveOption = None,
+    rounds: sites.ObjectiveRounds = None,
     name: sites.RunName = None,
     timeout: sites.RunTimeout = LONGEST,
     as_json: o.Json = False,
@@ -84,12 +87,19 @@ def advise(
 def advised(context: typer.Context, table: Path, main: str | None) -> Advice:
     """The advice on a table, a federation, or the nets of a configuration."""
     from coterie.api_advise import advise as advice_on
-    from coterie.deployment.calls_over_sites import advice_in
+    from coterie.deployment.calls_over_sites import advice_in, result_in
     from coterie.deployment.coordinator.run_toml import advice_asked
+    from coterie.results.make_advice import advise_on_nets
+    from coterie.runs.config import AUTO
 
     kind = kind_of(context, table, {"main", "out", "pairs", "force", "as_json"})
     if kind == "configuration":
         return advice_on(str(table))
+    if context.params["objective"] is not None:
+        there = sites.carried(context, table, sites.nets_compared(context, table, [AUTO]))
+        return advise_on_nets(result_in(there).evidence)  # type: ignore[union-attr]
+    if alone := sorted({"objective_option", "rounds"} & o.given(context)):
+        raise CoterieError(f"--{alone[0].replace('_', '-')} needs --objective.")
     options = {name: context.params[name] for name in OPTIONS}
     options["cluster"] = tuple(options["cluster"] or ())
     options |= o.assignments("--prior", [f"prior={options['prior']}"])

@@ -195,9 +195,9 @@ def need_columns(context: Context) -> None:
 def arguments(params: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of :func:`coterie.fit` that a command's options say."""
     found = {name: value for name, value in params.items() if name in FIT}
-    found |= {name: tuple(found[name] or ()) for name in ("cluster", "shared")}
-    found |= {name: numbers(f"--{name}", found[name]) for name in ("gamma", "lam", "alpha")}
-    texts = found.get("rounds") or []
+    found |= {name: tuple(found.get(name) or ()) for name in ("cluster", "shared")}
+    found |= {name: numbers(f"--{name}", found.get(name)) for name in ("gamma", "lam", "alpha")}
+    texts = params.get("rounds") or []
     count = len(texts) == 1 and texts[0].isdecimal()
     found["rounds"] = int(texts[0]) if count else assignments("--rounds", texts)
     if (budget := params.get("bytes_per_update")) is not None:
@@ -211,7 +211,7 @@ def arguments(params: Mapping[str, Any]) -> dict[str, Any]:
             raise CoterieError("--bytes-per-update and --rounds bytes_per_update are one option: give one of them.")
         found["rounds"]["bytes_per_update"] = budget
     engine = assignments("--engine", [one if "=" in one else f"kind={one}" for one in params.get("engine") or []])
-    return found | {"network": described(found["network"])} | ({"engine": engine} if engine else {})
+    return found | {"network": described(found.get("network"))} | ({"engine": engine} if engine else {})
 
 
 def described(texts: list[str] | None) -> dict[str, Any] | None:

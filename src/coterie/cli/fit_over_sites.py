@@ -60,6 +60,10 @@ ObjectiveOption = Annotated[
         "--objective-option", "NAME=VALUE", "An argument of what makes the objective; several are allowed.", _PANEL
     ),
 ]
+ObjectiveRounds = Annotated[
+    list[str] | None,
+    own_option("--rounds", "NAME=VALUE", "Of methods that train the objective: rounds, eta, ...", _PANEL),
+]
 RunName = Annotated[
     str | None,
     own_option("--name", "RUN", "By default the method's with a number; one that is there goes on.", _PANEL),
@@ -138,7 +142,8 @@ def nets_compared(context: typer.Context, folder: Path, methods: list[str]) -> d
 
     made = objective_of(context)
     given = {k: v for k, v in o.arguments(context.params).items() if k in o.given(context) and k in OPTIONS}
-    if wrong := [name for name in given if name not in _OF_NETS]:
+    of_formula = {*OPTIONS, "collaborators", "within", "prior"} - {*_OF_NETS}
+    if wrong := sorted(of_formula & o.given(context)):
         raise CoterieError(f"{listed(wrong)} {'is' if len(wrong) == 1 else 'are'} of a formula: leave that out.")
     net = Torch(made["factory"], args=made["options"])
     return program_of_nets(net_sections_over_sites(folder, net, given), methods)

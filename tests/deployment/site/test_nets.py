@@ -100,7 +100,7 @@ import numpy as np
 from coterie.objectives.softmax import Softmax
 
 
-def make(path, site):
+def make(path, site, **ignored):
     X = np.random.default_rng(0).normal(size=(80, 2))
     return Softmax.of(X, (X[:, 0] > 0).astype(int), [0, 40], [40, 80], 2), ["a", "b"]
 """
@@ -112,7 +112,7 @@ def test_splits_of_own_code_that_differ_by_a_row_do_not_both_leave(tmp_path):
     Member("east", allow=("splits_of_own:make",)).write(tmp_path)
     host, said = SiteReceiver(tmp_path), []
     for n, fraction in enumerate((0.25, 0.275, 0.5, 0.25)):
-        task = {"kind": "factory", "name": "splits_of_own:make", "options": {}}
+        task = {"kind": "factory", "name": "splits_of_own:make", "options": {"n": n}}
         task |= {"hold": {"seed": 0, "repeat": 0, "fraction": fraction}}
         say(host, kind="open", run=f"r{n}", task=task, seed=0)
         asked = {"work": work_name(outcomes), "message": {}, "rows": None, "by": None}

@@ -237,7 +237,8 @@ def need_possible(config: Config, federation: Federation) -> None:
     if wrong := [key for key in tables(config).get("data", {}) if key not in _KEPT[config.model["target"] is not None]]:
         raise CoterieError(f"{listed(wrong)} of [data] is of rows in one place: leave it out over sites.")
     if federation.privacy or federation.secure:
-        what = "have no noise" if federation.privacy else "and models are told client by client, which secure sums hide"
+        loss = "include the loss, which has no bound that noise could be scaled by"
+        what = loss if federation.privacy else "and models are told client by client, which secure sums hide"
         raise CoterieError(
             f"Held-out scores {what}: leave [{'privacy' if federation.privacy else 'secure'}] out of federation.toml, "
             "or train one method (coterie fit --method NAME)."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -88,7 +89,7 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         made, hold = _from_factory(folder, member, task), task.get("hold")
         if hold is None:
             return made
-        rows = json.dumps([member.name, task["name"], task.get("options")], sort_keys=True)
+        rows = json.dumps([member.name, task["name"], _source(folder, task["name"])])  # an option may change nothing
         objective, sides = held_out(made.objective, made.ids, hold, rows)
         return replace(made, objective=objective, sides=sides)
     task = _TABLE | {k: v for k, v in task.items() if k != "kind"}
@@ -187,6 +188,14 @@ def _from_factory(folder: Path, member: Member, task: Mapping[str, Any]) -> Prep
     clusters = groups.codes[order]
     levels = {"cluster": travelling(groups.labels)[clusters]} if rest else {}
     return Prepared(objective.take(order), travelling(labels[order]), clusters, label_ids(labels[order]), levels)
+
+
+def _source(folder: Path, name: str) -> str:
+    """The text of the module that makes an objective; "" where there is none to read."""
+    try:
+        return inspect.getsource(sys.modules[import_object(name, folder=folder).__module__])
+    except (OSError, TypeError):
+        return ""
 
 
 def works(request: Mapping[str, Any]) -> list[str]:
