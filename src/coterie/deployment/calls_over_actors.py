@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -14,10 +12,8 @@ import numpy as np
 from coterie import files
 from coterie.deployment.coordinator.comparison import Evidence
 from coterie.deployment.coordinator.fit import Asked, applying, chosen_elsewhere, comparing, single_strengths
-from coterie.deployment.site.holdout import split_holdout
+from coterie.deployment.site.holdout import set_aside
 from coterie.engines.ray import Ray
-from coterie.engines.ray.actors import Parts
-from coterie.engines.ray.parquet_shards import Shard
 from coterie.errors import CoterieError
 from coterie.federation import require_all_replies
 from coterie.methods.method import STRENGTHS
@@ -37,17 +33,6 @@ def need_possible(options: Options) -> None:
     for name in options.asked:
         if (why := chosen_elsewhere(name, options)) is not None:
             raise CoterieError(why)
-
-
-def set_aside(hold: Mapping[str, Any], shard: Shard) -> Parts:
-    """What a site is made of where the rows of a split are held out."""
-    parts: Any = shard.parts
-    objective, clusters, weights, ids = parts
-    c = shard.clients
-    if c is None:
-        return split_holdout(objective, ids, ids, hold)[0], clusters, weights, ids
-    whole = replace(objective, starts=c.starts, stops=c.stops)
-    return split_holdout(whole, c.labels, c.ids, hold)[0].take(shard.order), clusters, weights, ids
 
 
 def fit(rows: str | Path, arguments: dict[str, Any]) -> FitResult:

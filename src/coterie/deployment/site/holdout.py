@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from coterie.numerics.arrays import Bools, Floats
 from coterie.objectives.glm import GLM
 from coterie.objectives.row_kernels import totals
 from coterie.runs.run_table_method import client_losses, objective
+
+if TYPE_CHECKING:
+    from coterie.engines.ray.actors import Parts
+    from coterie.engines.ray.parquet_shards import Shard
 
 DEEPEST = 2
 """Cuts of training rows: for choices among settings, and within these for when to stop."""
@@ -115,6 +119,17 @@ def split_holdout(o: GLM, ids: Any, cut: Cut, **keys: Any) -> tuple[TrainingRows
     left, sides = cut.sides(clients, **keys)
     train, held = (objective(clients.subset(rows), o.family) for rows in (left, sides[cut.side]))
     return TrainingRows(**vars(train), held=held), left, sides
+
+
+def set_aside(hold: Mapping[str, Any], shard: Shard) -> Parts:
+    """What an actor's site is made of where the rows of a split are held out."""
+    parts: Any = shard.parts
+    objective, _, _, ids = parts
+    c = shard.clients
+    if c is not None:
+        objective, ids = replace(objective, starts=c.starts, stops=c.stops), c.ids
+    train, *_ = split_holdout(objective, ids, Cut.of(hold))
+    return train.take(shard.order), *parts[1:]
 
 
 @work
