@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ import pytest
 import coterie
 from coterie import CoterieError, Torch
 from coterie.deployment import toml_files
+from coterie.report.plots import FitPlots, TrainingPlots
 from tests.messages import names
 
 NOUNS = [
@@ -319,3 +321,34 @@ class TestNets:
             again.predict(X, "c0")
         again = coterie.load(tmp_path, model=self.net)
         np.testing.assert_array_equal(again.predict(X, "c0"), result.predict(X, "c0"))
+
+
+CALLED = [
+    *(coterie.advise, coterie.bootstrap, coterie.compare, coterie.compare_fits, coterie.fit, coterie.load),
+    *(coterie.read_table, coterie.stack_tasks, Torch.__init__),
+    *(getattr(of, name) for of in (coterie.FitResult, coterie.TrainingResult, coterie.Advice, FitPlots, TrainingPlots)
+      for name in dir(of) if name[0] != "_" and inspect.isfunction(getattr(of, name))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLED, ids=lambda call: call.__qualname__)
+def test_arguments_that_do_not_fit_a_call_are_told_in_words(call):
+    takes = inspect.signature(call).parameters
+    known = [p.name for p in takes.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"]
+    needed = [name for name in known if takes[name].default is inspect.Parameter.empty]
+    own = [None] * ("self" in takes)
+    if needed:
+        with pytest.raises(CoterieError, match=rf"^\w+\(\) needs {needed[0]}.*: call \w+\({', '.join(needed)}\)\.$"):
+            call(*own)
+    if call is coterie.load or not any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in takes.values()):
+        slip = (known[-1] if known else "x") + "q"
+        with pytest.raises(CoterieError, match=rf"^\w+\(\) has no argument '{slip}'\. ?(Did you mean|There|Leave)"):
+            call(*own, *["x"] * len(needed), **{slip: 1})
+
+
+def test_slips_in_calls_that_pass_arguments_on_are_told_too():
+    for call in (coterie.compare, coterie.advise):
+        with pytest.raises(CoterieError, match=r"\(\) has no argument 'cleint'\. Did you mean 'client'\?"):
+            call(None, "y ~ x", cleint="g")
+    with pytest.raises(CoterieError, match=r"fit\(\) is called with too many positional arguments: call fit\(rows\)"):
+        coterie.fit(1, 2, 3, 4, 5)

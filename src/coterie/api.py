@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from coterie.data.table import as_names
 from coterie.deployment.federation_toml import is_federation, named_in
-from coterie.errors import CoterieError, listed
+from coterie.engines.local_engines import actors_read
+from coterie.errors import CoterieError, bound, checked_call, listed
 from coterie.files import local
 from coterie.options import shown
 from coterie.report.progress import of_a_call
@@ -44,6 +45,7 @@ def fit(
 def fit(rows: Any, model: Torch, client: Any = ..., **options: Any) -> TrainingResult: ...
 @overload
 def fit(rows: Any, model: None = ..., **options: Any) -> FitResult | TrainingResult: ...
+@checked_call
 def fit(  # type: ignore[misc]
     rows: Any,
     model: str | Torch | None = None,
@@ -201,6 +203,7 @@ def fit(  # type: ignore[misc]
     return _fit(dict(locals()))
 
 
+@checked_call
 def compare(rows: Any, *arguments: Any, methods: str | Sequence[str] | None = None, **options: Any) -> pd.DataFrame:
     """Only the comparison of :func:`fit`, with the same arguments: a row for each method.
 
@@ -212,7 +215,7 @@ def compare(rows: Any, *arguments: Any, methods: str | Sequence[str] | None = No
 
 def compared(rows: Any, *arguments: Any, methods: str | Sequence[str], **options: Any) -> FitResult | TrainingResult:
     """What :func:`compare` makes its table of, with the report and the best method's models."""
-    call = _whole(rows, *arguments, **options)
+    call = _whole("compare", rows, *arguments, **options)
     if call["splits"] == 0:
         raise CoterieError("A comparison needs at least one split.")
     if call["method"] != "auto":
@@ -220,11 +223,11 @@ def compared(rows: Any, *arguments: Any, methods: str | Sequence[str], **options
     return _fit(call, method_names(methods))
 
 
-def _whole(*arguments: Any, **options: Any) -> dict[str, Any]:
+def _whole(called: str, *arguments: Any, **options: Any) -> dict[str, Any]:
     """All arguments of a call of :func:`fit`, by name, with the defaults of those that are left out."""
-    bound = inspect.signature(fit).bind(*arguments, **options)
-    bound.apply_defaults()
-    return bound.arguments
+    given = bound(fit, arguments, options, called)
+    given.apply_defaults()
+    return given.arguments
 
 
 _BELONGS = {
@@ -307,7 +310,7 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
         rows, formula = found if rows is None else rows, arguments.pop("formula")
         if is_federation(rows):
             return _over_sites(rows, formula, arguments, methods)
-        return _fitted(rows, _whole(rows, formula, **arguments) | more)
+        return _fitted(rows, _whole("fit", rows, formula, **arguments) | more)
     where = named_in(tables, folder) if rows is None else rows
     if is_federation(where):
         return _nets_over_sites(where, with_source(tables, str(where)), {}, methods)
@@ -318,12 +321,11 @@ def _configured(source: Any, rows: Any, methods: Sequence[str] | None) -> FitRes
 
 def _fitted(rows: Any, arguments: dict[str, Any]) -> FitResult:
     """A table's result; a person sees what is going on where that takes long."""
-    if "ray" in str(arguments["engine"]):
+    if actors_read(rows, arguments["engine"], arguments["splits"], arguments["methods"]):
         from coterie.deployment import calls_over_actors
 
-        if calls_over_actors.reads(rows, arguments["engine"], arguments["splits"], arguments["methods"]):
-            with status("Actors read and fit ...", AFTER):
-                return calls_over_actors.fit(rows, arguments)
+        with status("Actors read and fit ...", AFTER):
+            return calls_over_actors.fit(rows, arguments)
     from coterie.results.table_fit import fitting
 
     with status("Comparing the methods ...", AFTER):
@@ -352,11 +354,11 @@ def prepared(rows: Any, **options: Any) -> Fitting:
     """What :func:`fit` would fit, with its arguments: the clients and options, checked, before any work."""
     from coterie.results.table_fit import fitting
 
-    return fitting(rows, _whole(rows, options.pop("formula"), **options))
+    return fitting(rows, _whole("fit", rows, options.pop("formula"), **options))
 
 
 def check_call(formula: str, methods: Sequence[str] | None, **options: Any) -> None:
     """A CoterieError for what :func:`fit`, or :func:`compare`, refuses of a table that it need not read for it."""
     from coterie.results.table_fit import asked_options
 
-    asked_options(_whole(None, formula, **options) | {"methods": tuple(methods or ())})
+    asked_options(_whole("fit", None, formula, **options) | {"methods": tuple(methods or ())})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from coterie.data.table import as_names
 from coterie.data.table_files import read_table
 from coterie.deployment import calls_over_sites
 from coterie.deployment.federation_toml import is_federation
-from coterie.errors import CoterieError, listed
-from coterie.options import declared
+from coterie.errors import CoterieError, checked_call, listed
+from coterie.options import declared, need_names
 from coterie.results.advice import Advice
 from coterie.results.call_as_config import is_of_table
 from coterie.results.fit_options import Options
@@ -21,6 +22,7 @@ from coterie.runs.config import document
 from coterie.runs.config_keys import Torch
 
 
+@checked_call
 def advise(
     rows: Any,
     model: str | Torch | None = None,
@@ -113,6 +115,7 @@ def advise(
         need_none([name for name in ("collaborators", "within", "prior") if name in given], "a formula")
         found: Any = api.compared(rows, model, methods="auto", **given, **net)
         return advise_on_nets(found.evidence)
+    need_names("advise()", net, [*arguments, *inspect.signature(api.fit).parameters], "argument")
     need_none([*net], "coterie.Torch")
     if not isinstance(model, str):
         raise CoterieError(api.NO_MODEL)

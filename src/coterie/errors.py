@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LONGEST = 2000  # most characters of a message
 RAISED = (Exception, SystemExit)
@@ -106,3 +112,47 @@ def shortened(text: str, limit: int = 300) -> str:
     left_out = f" ... ({len(text) - limit:,} characters) ... "
     keep = max(limit - len(left_out), 2)
     return f"{text[: keep - keep // 3]}{left_out}{text[len(text) - keep // 3 :]}"
+
+
+_signature = cache(inspect.signature)
+
+
+def bound(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str = ""
+) -> inspect.BoundArguments:
+    """The arguments of a call; a CoterieError says what is lacking, not known, or too much, and the remedy."""
+    signature, name = _signature(function), name or function.__name__
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as problem:
+        takes = {n: p for n, p in signature.parameters.items() if n != "self"}
+        known = [n for n, p in takes.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        needed = [n for n in known if takes[n].default is inspect.Parameter.empty]
+        for other in kwargs:
+            if other not in known and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+                hint = nearest(other, known) or (f" There are {', '.join(known)}." if known else " Leave it out.")
+                raise CoterieError(f"{name}() has no argument {other!r}.{hint}") from None
+        places = len(args) - ("self" in signature.parameters)
+        if lost := [n for n in needed[places:] if n not in kwargs]:
+            raise CoterieError(f"{name}() needs {joined(lost)}: call {name}({', '.join(needed)}).") from None
+        said = f"call {name}({', '.join(needed)}), and give all else by name"
+        raise CoterieError(f"{name}() is called with {problem}: {said}.") from None
+
+
+def checked_call(function: Callable[P, T], name: str = "") -> Callable[P, T]:
+    """A function, called by a ``name``, that says in words which arguments do not fit it."""
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        bound(function, args, kwargs, name)
+        return function(*args, **kwargs)
+
+    return called
+
+
+def checked_calls(cls: type[T]) -> type[T]:
+    """A class whose public methods are such functions."""
+    for name, value in list(vars(cls).items()):
+        if inspect.isfunction(value) and not name.startswith("_"):
+            setattr(cls, name, checked_call(value))
+    return cls

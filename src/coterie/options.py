@@ -30,7 +30,7 @@ from dataclasses import KW_ONLY, MISSING, dataclass, fields, is_dataclass
 from functools import cache, wraps
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from coterie.errors import CoterieError, nearest, shortened
+from coterie.errors import CoterieError, bound, nearest, shortened
 
 LARGE = 2**63  # whole numbers are smaller: what int64 holds, and keys of random numbers
 _SHOWN = 120  # characters of a value in a sentence
@@ -197,15 +197,14 @@ def call(function: Callable[..., T], given: Any, what: str, *fixed: Any, noun: s
 
 def checked(function: Callable[..., T]) -> Callable[..., T]:
     """A function that checks its annotated arguments before it does anything."""
-    signature = inspect.signature(function)
 
     @wraps(function)
     def checks(*args: Any, **kwargs: Any) -> T:
-        bound = signature.bind(*args, **kwargs)
+        given = bound(function, args, kwargs)
         for name, one in declared(function).items():
-            if name in bound.arguments:
-                bound.arguments[name] = one.read(bound.arguments[name])
-        return function(*bound.args, **bound.kwargs)
+            if name in given.arguments:
+                given.arguments[name] = one.read(given.arguments[name])
+        return function(*given.args, **given.kwargs)
 
     return checks
 

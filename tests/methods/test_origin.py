@@ -34,8 +34,10 @@ def test_the_zero_of_a_column_changes_nothing(family):
     assert here.settings["covariance"] == there.settings["covariance"]
     for name, value in here.settings["criterion"].items():
         assert there.settings["criterion"][name] == pytest.approx(value, abs=1e-3)
-    predicted = [f.predict(d)["prediction"] for f, d in zip(fits, (df, moved), strict=True)]
-    np.testing.assert_allclose(predicted[1], predicted[0], atol=2e-4)
+    predicted = [f.predict(d, interval=0.9) for f, d in zip(fits, (df, moved), strict=True)]
+    width = (predicted[0]["upper"] - predicted[0]["lower"]).mean()
+    for column in ("prediction", "lower", "upper"):
+        np.testing.assert_allclose(predicted[1][column], predicted[0][column], atol=1e-5 * width)
     assert not any("separated" in note for f in fits for note in f.notes)
     tables = [f.variance_components for f in fits]
     assert tables[0]["term"].tolist() == tables[1]["term"].tolist()

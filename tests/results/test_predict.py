@@ -146,6 +146,13 @@ def test_a_client_keeps_its_model_in_another_cluster_and_the_table_says_so() -> 
     assert world.result.predict(world.table).attrs["notes"] == []
 
 
+def test_rows_without_a_label_are_told() -> None:
+    world = factory.world()
+    missing = world.table["school"].astype(object).where(np.arange(len(world.table)) > 1, None)
+    (note,) = world.result.predict(world.table.assign(school=missing)).attrs["notes"]
+    assert note == "2 rows have no label in 'school', and the model of a client never seen answered."
+
+
 def test_clusters_of_a_stranger_that_do_not_belong_together_are_told_too() -> None:
     world = factory.world(clients=20, levels=(4, 2))
     coarse = world.result.model.levels[1].name

@@ -92,7 +92,7 @@ def fit(
     run, result = sites.run(context, table, asked)
     if result is None:
         return
-    if not hasattr(result, "model"):  # nets
+    if is_of_nets(result):
         return nets.keep(result, out)
     show(result, out, force, run / "result", summary)
 
@@ -128,7 +128,7 @@ def compare(
     asked = nets.names(methods) or ["auto"]
     over_sites = kind == "federation"
     result: Any = sites.run(context, table, asked)[1] if over_sites else fit_rows(context, kind, asked)
-    if not hasattr(result, "model"):
+    if is_of_nets(result):
         nets.show(result.evidence)
         return keep_nets(result.evidence, out, report)
     if result.comparison.empty:
@@ -141,6 +141,13 @@ def compare(
     if report is not None:
         result.report(report)
         say(f"Report: {report}")
+
+
+def is_of_nets(result: Any) -> bool:
+    """Whether what came back from sites are nets."""
+    from coterie.results.training_result import TrainingResult
+
+    return isinstance(result, TrainingResult)
 
 
 def keep_nets(trained: TrainingComparison, out: Path | None, report: Path | None) -> None:
@@ -217,13 +224,11 @@ def fit_rows(context: typer.Context, kind: str, methods: list[str] | None) -> Fi
     options = o.arguments(context.params)
     with status("Checking what is asked for ..."):
         from coterie.api import check_call
+        from coterie.engines.local_engines import actors_read
 
         check_call(methods=methods, **options)
-    if "ray" in str(options.get("engine")):
-        from coterie.deployment.calls_over_actors import reads
-
-        if reads(context.params["table"], options["engine"], options.get("splits"), methods):
-            return _fitted(context.params["table"], options.pop("formula"), methods=methods, **options)
+    if actors_read(context.params["table"], options.get("engine"), options.get("splits"), methods):
+        return _fitted(context.params["table"], options.pop("formula"), methods=methods, **options)
     with reading(context.params, "Comparing the methods ...") as df:
         return _fitted(df, options.pop("formula"), methods=methods, **options)
 

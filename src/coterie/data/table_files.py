@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from coterie import files
 from coterie.data.table import need_distinct, to_pandas
-from coterie.errors import CoterieError, NoRows, nearest, plural
+from coterie.errors import CoterieError, NoRows, checked_call, nearest, plural
 from coterie.remote import Url
 
 _STARTS = {b"PAR1": "a Parquet", b"ARROW1": "a Feather", b"PK\x03\x04": "an NPZ or Excel", b"\x1f\x8b": "a gzip"}
@@ -186,6 +186,7 @@ _READ = (".csv", ".csv.gz", ".parquet", ".feather", ".npz", ".tsv", ".tsv.gz")
 _WRITE = (".csv", ".csv.gz", ".parquet", ".feather")
 
 
+@checked_call
 def read_table(
     path: str | os.PathLike[str], labels: str | Sequence[str] = (), na_values: str | Sequence[str] | None = None
 ) -> pd.DataFrame:

@@ -82,14 +82,3 @@ def fit(rows: str | Path, arguments: dict[str, Any]) -> FitResult:
     known |= {"notes": said, "ledger": ledger, "mean_weight": mean_weight, "call": call}
     made = result_of(name, clients, problem, fitted, options, {**columns, **roles}, **known)
     return made if evidence is None else evidence.beside(made, clients)
-
-
-def reads(rows: Any, engine: Any, splits: int | None, methods: Any = ()) -> bool:
-    """Whether actors read the rows of a call: those of a folder, and of one file if no methods are compared on it."""
-    kind = engine.get("kind") if isinstance(engine, dict) else engine
-    if kind != "ray" or not isinstance(rows, (str, Path)):
-        return False
-    place = files.place(rows)
-    if place.suffix == ".parquet":
-        return splits == 0 and not methods
-    return place.is_dir()

@@ -269,3 +269,14 @@ def ready(engine: Mapping[str, Any]) -> AbstractContextManager[None]:
     from coterie.engines.ray import actors
 
     return actors.kept(engine.get("address"), engine.get("sites", 2))
+
+
+def actors_read(rows: Any, engine: Any, splits: int | None, methods: Any = ()) -> bool:
+    """Whether actors of Ray read a call's rows: those of a folder, and of one file if no methods are compared on it."""
+    kind = engine.get("kind") if isinstance(engine, dict) else engine
+    if kind != "ray" or not isinstance(rows, (str, Path)):
+        return False
+    place = files.place(rows)
+    if place.suffix == ".parquet":
+        return splits == 0 and not methods
+    return place.is_dir()

@@ -129,6 +129,10 @@ class Structure:
         """Directions, or factors, of the coefficients that the structure is of, as those of the coefficients here."""
         return axes if self.frame is None else np.asarray(self.frame @ axes)
 
+    def quadratic(self, A: Floats) -> Floats:
+        """Quadratics (g, q, q) in the coefficients here as those in the coefficients that the structure is of."""
+        return A if self.frame is None else np.asarray(self.frame.T @ A @ self.frame)
+
     def stretched(self, L: Floats, rows: npt.NDArray[np.bool_], ratio: Floats, added: Floats) -> Floats:
         """L (g, q, q) with the variances along ``rows`` (q,) of its axes times a ratio (g,), and plus ``added`` (g,).
 

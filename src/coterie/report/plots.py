@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.errors import CoterieError, listed, nearest
+from coterie.errors import CoterieError, checked_calls, listed, nearest
 from coterie.report import fit_figures, training_figures, training_page, words
 from coterie.report.method_section import network_of
 from coterie.report.network_figures import spring_layout
@@ -94,6 +94,7 @@ class Plots:
         raise AttributeError(f"There is no picture '{name}' of this result: there are {listed(known, 12)}.")
 
 
+@checked_calls
 class FitPlots(Plots):
     """Pictures of a fit of a table.
 
@@ -235,6 +236,7 @@ class FitPlots(Plots):
         return ax
 
 
+@checked_calls
 class TrainingPlots(Plots):
     """Pictures of nets that were trained, of all methods and seeds; scores are on held-out rows."""
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from coterie.data.clients import Clients
 from coterie.data.labels import find_labels, resembling
-from coterie.errors import CoterieError, listed, nearest, plural
+from coterie.errors import CoterieError, checked_calls, listed, nearest, plural
 from coterie.evidence.comparison import losing, over_clients, over_splits
 from coterie.evidence.table_comparison import FEW, TableComparison, all_splits
 from coterie.methods.collaboration.choose_collaborators import Choice
@@ -23,6 +23,7 @@ OWN_ROWS = 4
 """Training rows for each column from which "alone" is the model that theory speaks of."""
 
 
+@checked_calls
 @dataclass(frozen=True, repr=False)
 class Advice:
     """With whom every client should collaborate.

@@ -16,7 +16,7 @@ from coterie.data.columns import at_rows, rows_text
 from coterie.data.design import Design
 from coterie.data.labels import label_text
 from coterie.data.table import Table, meant
-from coterie.errors import CoterieError, nearest, plural
+from coterie.errors import CoterieError, checked_calls, nearest, plural
 from coterie.families import family_named
 from coterie.numerics.arrays import Floats
 from coterie.results.fit_options import Prediction
@@ -31,6 +31,7 @@ GROUPED = ("network", "training")
 """Records of a model that may tell groups of clients."""
 
 
+@checked_calls
 @dataclass(frozen=True, eq=False, repr=False)
 class FitResult(Inference):
     """A fitted model, the evidence for it, and what it cost.

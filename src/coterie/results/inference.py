@@ -14,7 +14,7 @@ import pandas as pd
 
 from coterie.data.design import Design
 from coterie.data.table import Table
-from coterie.errors import CoterieError, nearest, plural
+from coterie.errors import CoterieError, checked_calls, nearest, plural
 from coterie.families import family_named
 from coterie.lazy_modules import special
 from coterie.numerics.arrays import Floats
@@ -24,6 +24,7 @@ from coterie.results.predict import read_rows
 from coterie.results.variance_intervals import variances
 
 
+@checked_calls
 class Inference:
     """What a fit of a table says beside its coefficients, and what its variances are."""
 

@@ -21,7 +21,7 @@ from scipy.special import chdtri
 
 from coterie.data.design import INTERCEPT
 from coterie.engines.local_engines import local_engine
-from coterie.errors import CoterieError, listed, plural
+from coterie.errors import CoterieError, checked_call, listed, plural
 from coterie.families import family_named
 from coterie.lazy_modules import special
 from coterie.methods import hierarchical
@@ -41,6 +41,7 @@ from coterie.status_line import steps
 ORDER = {"isotropic": 0, "two": 1, "diagonal": 2, "full": 3}  # a structure holds those before it
 
 
+@checked_call
 def compare_fits(*fits: Any, bootstrap: int = 0, seed: int = 0) -> pd.DataFrame:
     """Likelihood-ratio tests of nested fits of the same rows, from the smallest to the largest.
 

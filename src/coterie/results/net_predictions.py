@@ -39,6 +39,8 @@ DAMAGED = "They are damaged: train them again."
 def outputs(result: TrainingResult, X: npt.ArrayLike, client: Any) -> npt.NDArray[Any]:
     """Outputs (n, ...) of a client's model, or of the model of each row's client, by labels (n,)."""
     rows = result.rows_like_these(X, "predict")
+    if client is None:
+        raise CoterieError("client says whose rows X are: give a label, or one for each row.")
     if isinstance(client, str) or np.ndim(client) == 0:
         client = np.full(len(rows), str(client), dtype=object) if len(rows) else [client]
     elif np.ndim(client) != 1 or len(client) != len(rows):
@@ -150,7 +152,7 @@ def adapted(
         read = replace(read, dim=means.shape[1])
     found = adapt(InProcess(read), means, **usual | options)
     if (usual | options).get("steps") and np.array_equal(found.models[0], means[found.group[0]]):
-        warnings.warn("The steps on these rows diverge or move nothing: the model is its group's.", stacklevel=3)
+        warnings.warn("The steps on these rows diverge or move nothing: the model is its group's.", stacklevel=4)
     return replace(found, group=np.where(found.group < 0, -1, groups[found.group]))
 
 

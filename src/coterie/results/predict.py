@@ -140,6 +140,9 @@ def notes_of(model: Model, clients: Any, clusters: Mapping[str, Any], answers: A
             f"The method '{model.method}' does not say how clients differ, so clients never seen have no interval."
         )
     if (elsewhere := answers.level > 0).any():
+        if missing := int(encode(clients).missing.sum()):
+            rows = "1 row has" if missing == 1 else f"{missing:,} rows have"
+            notes.append(f"{rows} no label in '{model.client_name}', and the model of a client never seen answered.")
         notes += slips(model.client_name, clients, model.labels)
         for level in model.levels:
             if level.name in clusters:

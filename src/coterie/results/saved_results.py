@@ -16,11 +16,12 @@ import numpy as np
 import pandas as pd
 
 from coterie import __version__, files
-from coterie.errors import CoterieError, fitting, listed, or_say
+from coterie.errors import CoterieError, checked_call, fitting, listed, or_say
 from coterie.evidence.training_comparison import TrainingComparison
 from coterie.families import is_family
 from coterie.methods.code_digest import Digest, digest
 from coterie.methods.user_defined_method import Permitted
+from coterie.options import need_names
 from coterie.relations.covariance import Uncertainty
 from coterie.results.fit_result import FitResult
 from coterie.results.model import Model
@@ -42,6 +43,7 @@ _AGAIN = "Save it again."
 _PARTS: dict[str, Any] = {"Scores": Scores, "Rule": Rule, "Measured": Measured}
 
 
+@checked_call
 def load(path: str | os.PathLike[str], folder: str | os.PathLike[str] = ".", **code: Any) -> FitResult | TrainingResult:
     """Read a result that was saved: :class:`FitResult`, or :class:`~coterie.results.training_result.TrainingResult`.
 
@@ -69,6 +71,7 @@ def load(path: str | os.PathLike[str], folder: str | os.PathLike[str] = ".", **c
         If there is no result, if it is damaged, or if a newer coterie wrote it. Code that is not allowed, or that has
         changed, is refused when it is needed: by ``predict``, ``module`` and ``adapt``.
     """
+    need_names("load()", code, ("model", "allow", "changed"), "argument")
     place, home = files.place(path), files.local(folder)
     if (place / TRAINING.file).exists() and not (place / MODEL.file).exists():
         return _load_training(place, home, **code)

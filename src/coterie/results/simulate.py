@@ -17,7 +17,7 @@ import pandas as pd
 
 from coterie.data.clients import Clients
 from coterie.data.labels import label_ids
-from coterie.errors import CoterieError, plural
+from coterie.errors import CoterieError, checked_call, checked_calls, plural
 from coterie.families import draw_shares, family_named
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats
@@ -105,6 +105,7 @@ def again(draws: Draws, intervals: bool, step: int) -> Any:
         return str(why)
 
 
+@checked_calls
 @dataclass(frozen=True, eq=False, repr=False)
 class Bootstrap:
     """A parametric bootstrap.
@@ -142,6 +143,7 @@ class Bootstrap:
         return f"{'; '.join([plural(len(self.replicates), 'parametric bootstrap sample'), *said])}\n{self.interval()}"
 
 
+@checked_call
 def bootstrap(
     result: Any,
     statistic: Callable[[Any], Any] | None = None,

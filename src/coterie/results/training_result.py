@@ -20,7 +20,7 @@ from coterie.data import net_inputs
 from coterie.data.array_input import finite_rows, is_table, matrix
 from coterie.data.columns import at_rows
 from coterie.data.partition import ClientRows
-from coterie.errors import CoterieError, fitting, nearest, plural
+from coterie.errors import CoterieError, checked_calls, fitting, nearest, plural
 from coterie.evidence.training_comparison import TrainingComparison, Watch, compare, quiet
 from coterie.lazy_modules import pd
 from coterie.methods.groups.evaluation import Adapted
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _sound = fitting("The record of these trained models", DAMAGED)  # around what is made of one that may have been read
 
 
+@checked_calls
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainingResult:
     """Nets of clients that were trained, the evidence for them, and what they cost.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, checked_call
 from coterie.objectives.torch_names import HALF, StepOptions
 from coterie.options import Option, declared, of, shown, unheeded
 from coterie.runs.in_memory import code
@@ -165,6 +165,9 @@ class Torch(StepOptions):
         super().__post_init__()
         if self.metrics and self.score is not None:
             raise CoterieError("score and metrics of [model] both say what is compared: leave one of them out.")
+
+
+Torch.__init__ = checked_call(Torch.__init__, "Torch")  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

@@ -130,22 +130,29 @@ def leverage(site: Site, unit: Floats, z: Ints, L: Floats, w: Floats, C: Floats)
 
 
 @work
-def score(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, delta: Floats, sigma2: float) -> Reply:
+def score(
+    site: Site, z: Ints, L: Floats, w: Floats, C: Floats, delta: Floats, sigma2: float, turn: Floats | None = None
+) -> Reply:
     """Each client's score for the covariance of its deviation, expected and observed part."""
     L, which = client_factors(site, L)
     A, b = site.state["A"], site.state["b"]
     a = b[:0] if site.objective.family.is_quadratic else site.state["a"]
     expected, observed = tree_fold.scores(A, b, a, L, which, z, w, C, delta, site.clusters, sigma2)
-    return {"expected": expected, "observed": observed, "square": expected**2}
+    return {"expected": expected, "observed": observed, "square": _squares(expected, turn)}
 
 
 @work
-def integral_score(site: Site, z: Ints, L: Floats, w: Floats, C: Floats) -> Reply:
+def integral_score(site: Site, z: Ints, L: Floats, w: Floats, C: Floats, turn: Floats | None = None) -> Reply:
     """The same as far as the quadratics at the modes go, and the integrals' slopes (see ``fold_messages``)."""
     L, which = client_factors(site, L)
     A, b = site.state["A"], site.state["b"]
     expected, observed = tree_fold.scores(A, b, b[:0], L, which, z, w, C, 0.0 * w, site.clusters, 1.0)
-    return {"expected": expected, "observed": observed, "square": expected**2, "slopes": site.state["slopes"]}
+    square = _squares(expected, turn)
+    return {"expected": expected, "observed": observed, "square": square, "slopes": site.state["slopes"]}
+
+
+def _squares(expected: Floats, turn: Floats | None) -> Floats:
+    return np.square(expected if turn is None else expected @ turn)
 
 
 def gaussian(fed: Federation, setup: Setup, L: list[Floats], reml: bool) -> tuple[float, Solution, float]:
@@ -189,31 +196,40 @@ Scores = list[tuple[Floats, Floats, Floats, Floats]]
 
 
 def slopes(
-    fed: Federation, setup: Setup, L: list[Floats], s: Solution, sigma2: float, C: Floats
+    fed: Federation,
+    setup: Setup,
+    L: list[Floats],
+    s: Solution,
+    sigma2: float,
+    C: Floats,
+    frame: Floats | None = None,
 ) -> tuple[Scores, Floats]:
     """Scores by every level's D, and the gradient (p,) by the root (one exchange; two for GLMs).
 
     A score is packed sums (groups, Q), expected, observed and square of expected, and the number of members: of all
     clients (of each finest cluster's where L is), then of each level's nodes. ``C`` (p, p) is the covariance of w: the
-    inverse curvature for REML, zeros where w is a parameter.
+    inverse curvature for REML, zeros where w is a parameter. Squares are of what is expected in a ``frame`` (q, q).
     """
+    turn = None if frame is None else pack(frame.T @ full(np.eye(len(setup.z) * (len(setup.z) + 1) // 2)) @ frame)
     at = sweep_down(setup.tree, s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
     sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(L[0]), "w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
+    seen = {} if turn is None else {"turn": turn}
     if setup.points > 1:
-        return _integral_slopes(setup, L[0], at, require_all_replies(fed.total(integral_score, **sent)))
+        return _integral_slopes(setup, L[0], at, require_all_replies(fed.total(integral_score, **sent, **seen)))
     swept, moved = s.swept, Positions([np.zeros_like(a) for a in at.at], at.cov, [])
     if not setup.family.is_quadratic:
         a = require_all_replies(fed.total(leverage, by="cluster", unit=setup.unit, **sent))["a"]
         swept = sweep_up(setup.tree, s.swept.A[0], a, L[1:], setup.z)
         moved = sweep_down(setup.tree, swept, L[1:], setup.z, np.zeros(setup.p), C)
     by = "cluster" if len(L[0]) > 1 else None  # clusters with variances of their own need sums of their own
-    sums = require_all_replies(fed.total(score, by=by, sigma2=sigma2, delta=PerCluster(moved.at[0]), **sent))
+    delta = PerCluster(moved.at[0])
+    sums = require_all_replies(fed.total(score, by=by, sigma2=sigma2, delta=delta, **sent, **seen))
     count = np.atleast_1d(np.asarray(sums.count, dtype=np.float64))
     expected, observed, square = (np.atleast_2d(sums[name]) for name in ("expected", "observed", "square"))
     scores: Scores = [(expected, observed, square, count)]
     for level in range(len(setup.tree.parents)):
         e, o = _node_scores(setup, level, L[level + 1], s, swept.b[level], at, moved, sigma2)
-        scores.append((e, o, e**2, np.ones(len(e))))
+        scores.append((e, o, _squares(e, turn), np.ones(len(e))))
     root = full(s.swept.A[-1][0]) @ at.at[-1][0]
     return scores, swept.b[-1][0] - 2.0 * (s.swept.b[-1][0] - root)
 

@@ -117,19 +117,19 @@ def axes(
     Of structures that rows have ``chosen``, those that are taken to be equal may differ all the same.
 
     ``arrived`` are the quadratics that members sent to their parents, summed: the inverse of D and of the sampling
-    covariance together, which scores have less what goes into the parents' own estimates.
+    covariance together, which scores have less what goes into the parents' own estimates. Squares are in their frame.
     """
     for level, (structure, Ll, (e, _, square, _)) in enumerate(zip(structures, L, scores, strict=True)):
         if not len(structure):
             continue
         whole = len(Ll) == 1
         E, squares, sent = (full(x.sum(axis=0)[None] if whole else x) for x in (e, square, arrived[level]))
-        one, two = np.einsum("gii->gi", E), np.einsum("gii->gi", squares)
-        members = np.where(two > 0.0, one / np.sqrt(np.where(two > 0.0, two, 1.0)), 1.0)
-        V = sent[:, z[:, None], z] / (members[:, :, None] * members[:, None, :])
+        E, sent = map(structure.quadratic, (E, sent[:, z[:, None], z]))
+        one, two = np.einsum("gii->gi", E), np.sqrt(np.einsum("gii->gi", squares))
+        members = np.divide(one, two, out=np.ones_like(one), where=two > 0.0)
+        V = sent / (members[:, :, None] * members[:, None, :])
         directions, variances = structure.axes(Ll)
-        to = structure.framed(directions)
-        seen, told = (np.einsum("gji,gjk,gki->gi", to, A, to) for A in (V, E))
+        seen, told = (np.einsum("gji,gjk,gki->gi", directions, A, directions) for A in (V, E))
         known: dict[int, Axis] = {}
         for rows in structure.sets(apart=chosen):
             if (seen[:, rows] > 0.0).all():
@@ -236,7 +236,8 @@ def explore(fed: Federation, search: Deviance, L: list[Floats], s: Solution, sig
     """What is not known of variances L and sigma2, at which ``s`` is solved; rows may have ``chosen`` the structure."""
     setup = search.setup
     turn = _turn(fed, search, L, s)
-    scores, _ = slopes(fed, setup, L, s, sigma2, s.inverse)
+    frames = [each.frame for each in search.structures if each.frame is not None]
+    scores, _ = slopes(fed, setup, L, s, sigma2, s.inverse, *frames[:1])
     joint = not setup.family.is_quadratic and _many_rows(fed, search)
     here = _point(setup, L, s, turn)
     if joint:  # points are at joint modes, and compared with the joint mode here
@@ -374,12 +375,13 @@ def _turn(fed: Federation, search: Deviance, L: list[Floats], s: Solution) -> Fl
     setup = search.setup
     if setup.family.is_quadratic or setup.p > MOST_COLUMNS or _many_rows(fed, search):
         return np.eye(setup.p)
-    try:
-        root = np.linalg.cholesky(s.inverse)
-    except np.linalg.LinAlgError:  # rows say nothing of some columns
+    # In standard units the square root hangs neither on where columns have their zeros nor on their order.
+    values, vectors = np.linalg.eigh(setup.standard @ s.inverse @ setup.standard.T)
+    if not values[0] > 1e-14 * values[-1]:  # rows say nothing of some columns
         return np.eye(setup.p)
-    w, u, none = s.positions.at[-1][0], s.positions.u, np.zeros_like(s.inverse)
-    _, base = slopes(fed, setup, L, s, 1.0, none)
+    root = np.linalg.solve(setup.standard, (vectors * np.sqrt(values)) @ vectors.T)
+    w, u, none = s.positions.at[-1][0], s.positions.u, 0.0 * s.inverse
+    base = slopes(fed, setup, L, s, 1.0, none)[1]
 
     def moved(fed: Federation, j: int) -> Floats:
         _, there, _ = laplace(fed, setup, L, w + DIFFERENCE * root[:, j], u)
