@@ -12,7 +12,7 @@ import time
 import tomllib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -231,6 +231,13 @@ def _in_use(partial: Path, flags: int, mode: int = 0o600) -> Iterator[None]:
         yield
     finally:
         os.close(file)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Write into a folder while nobody else does so; a BlockingIOError where another does."""
+    with nullcontext() if fcntl is None or isinstance(folder, Url) else _in_use(folder, os.O_RDONLY):
+        yield
 
 
 def append(file: int, data: bytes, *, durable: bool = False) -> None:

@@ -39,6 +39,8 @@ def test_keys_stay_at_their_sites_and_are_for_their_owners_alone(heart):
     for name, back in zip(SITES, asked(heart, *SITES), strict=True):
         own = heart / "sites" / name
         before = (own / joining.PENDING).read_bytes()
+        with pytest.raises(CoterieError, match=r"request of .* is made: .* accept .* installs what comes back"):
+            folders.need_key(own, flower)
         assert stat.S_IMODE((own / joining.PENDING).stat().st_mode) == 0o600
         assert not holds_key(own / f"{name}.request") and not holds_key(back)
         assert joining.accept(own, back)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli.declared_options import Place, new_file, own_option
-from coterie.cli.outputs import OUTPUTS, check_folder, need_room, our_document, our_page
+from coterie.cli.outputs import OUTPUTS, check_folder, need_room, our_document, our_page, writing
 from coterie.cli.terminal import found, say, width
 from coterie.errors import CoterieError, listed
 
@@ -62,8 +62,10 @@ def fit_nets(
 def keep(result: TrainingResult, out: Path | None) -> None:
     """Show what was trained, and keep it in a folder."""
     if out is not None:
-        result.save(out)
-        result.report(out / "report.html")
+        out.mkdir(parents=True, exist_ok=True)
+        with writing(out):
+            result.save(out)
+            result.report(out / "report.html")
     show(result.evidence)
     if out is None:
         say("Nothing was written: add --out DIR for the models and their report.")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,12 +47,13 @@ def write_fit(result: FitResult, out: Path, force: bool) -> None:
     folder = out if out.is_dir() else out.with_name(f".{out.name}.{os.getpid()}.part")
     draft = folder / f".report.{os.getpid()}.html"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        result.report(draft)
-        result.save(folder, force=force)
-        draft.replace(folder / "report.html")
-        if folder != out:
-            folder.rename(out)
+        with writing(out):
+            folder.mkdir(parents=True, exist_ok=True)
+            result.report(draft)
+            result.save(folder, force=force)
+            draft.replace(folder / "report.html")
+            if folder != out:
+                folder.rename(out)
     except OSError as e:
         raise CoterieError(f"'{out}' cannot be written: {e.strerror or e}.") from e
     except CoterieError as e:  # names the draft
@@ -61,6 +63,23 @@ def write_fit(result: FitResult, out: Path, force: bool) -> None:
         draft.unlink(missing_ok=True)
         if folder != out:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Write what :func:`need_room` found room for into a folder; a CoterieError where another command has or does."""
+    busy = (
+        f"Another command wrote to '{out}' meanwhile: name another folder, or run this again to replace what it wrote."
+    )
+    try:
+        with files.alone(out) if out.is_dir() else nullcontext():
+            if any(path.parent == out and _state(path) != before for path, before in OUTPUTS):
+                raise CoterieError(busy)
+            yield
+    except OSError as e:
+        if isinstance(e, BlockingIOError) or e.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise CoterieError(busy) from e
+        raise
 
 
 def check_page(out: Path, inputs: Iterable[Path], force: bool) -> None:

@@ -61,6 +61,10 @@ def coordinator(folder: str | Path) -> Path:
     return found
 
 
+PENDING = "request.key"
+"""In a site's folder: the key of its request, which becomes the site's own when what was signed is accepted."""
+
+
 def opened(folder: str | Path, either: bool = False) -> tuple[Path, Config, Any]:
     """A coordinator's folder, or ``either`` that or a site's, its configuration, and what its engine does."""
     home = site(folder) if either and (files.local(folder) / SITE).is_file() else coordinator(folder)
@@ -217,6 +221,11 @@ def _is_check(run: Path) -> bool:
 def need_key(home: Path, engine: Any) -> None:
     """A CoterieError where a site has no key yet, or has the certificate of another."""
     if not (home / engine.KEY).exists():
+        if (home / PENDING).exists():
+            raise CoterieError(
+                f"The request of '{home}' is made: once the federation has signed it ('coterie federation sign'), "
+                f"'coterie federation accept {home} FILE' installs what comes back."
+            )
         raise CoterieError(
             f"There is no key in '{home}' yet: 'coterie federation request {home}' makes it there, and 'coterie "
             "federation accept' installs what was signed."

@@ -19,14 +19,13 @@ from typing import Annotated, Any, TypeVar
 from coterie import files
 from coterie.deployment import certificates, folders, secure_sum_setup, toml_files
 from coterie.deployment.federation_toml import COORDINATOR, FEDERATION, SCHEMA, Config, check_name
+from coterie.deployment.folders import PENDING
 from coterie.deployment.membership import Register
 from coterie.deployment.site.site_toml import Member
 from coterie.errors import CoterieError, listed
 from coterie.options import Checked, Option, of
 
 T = TypeVar("T")
-PENDING = "request.key"
-"""In a site's folder: the key of its request, which becomes the site's own when what was signed is accepted."""
 SIGNED = "signed"
 """In a federation's folder: what goes back to sites."""
 

@@ -36,7 +36,11 @@ FLEET = re.compile(r"/v1/fleet/[a-z-]+")
 _DROPPED = {b"host", b"connection", b"transfer-encoding", b"keep-alive", b"upgrade"}  # of one connection alone
 _KEY, _SIGNED, _SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"
 _UNKNOWN = json.dumps(  # in the form of Flower's errors; 401 and 403 end its SuperNode without a word
-    {"code": 400, "detail": "The coordinator does not know this site's key: copy the site's folder from it again."}
+    {
+        "code": 400,
+        "detail": "The coordinator does not know this site's key: if it was revoked, ask for another ('coterie "
+        "federation request'); else copy the site's folder from it again.",
+    }
 ).encode()
 LARGEST = 1 << 31  # bytes of a call; Flower's messages are smaller
 PATIENCE = 20.0  # seconds until the head of a connection's first call must be here

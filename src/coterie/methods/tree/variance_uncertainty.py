@@ -370,12 +370,11 @@ def _many_rows(fed: Federation, search: Deviance) -> bool:
 def _turn(fed: Federation, search: Deviance, L: list[Floats], s: Solution) -> Floats:
     """Takes the inverse curvature of w and all deviations to the covariance of w in Laplace's likelihood, (p, p).
 
-    That is by differences of its exact gradient. For a Gaussian outcome they are one.
+    That is by differences of its exact gradient, in standard units. For a Gaussian outcome they are one.
     """
     setup = search.setup
     if setup.family.is_quadratic or setup.p > MOST_COLUMNS or _many_rows(fed, search):
         return np.eye(setup.p)
-    # In standard units the square root hangs neither on where columns have their zeros nor on their order.
     values, vectors = np.linalg.eigh(setup.standard @ s.inverse @ setup.standard.T)
     if not values[0] > 1e-14 * values[-1]:  # rows say nothing of some columns
         return np.eye(setup.p)
