@@ -45,8 +45,8 @@ def fit(
 def fit(rows: Any, model: Torch, client: Any = ..., **options: Any) -> TrainingResult: ...
 @overload
 def fit(rows: Any, model: None = ..., **options: Any) -> FitResult | TrainingResult: ...
-@checked_call
-def fit(  # type: ignore[misc]
+@checked_call  # type: ignore[misc]
+def fit(
     rows: Any,
     model: str | Torch | None = None,
     client: Any = None,

@@ -105,6 +105,10 @@ def test_a_site_that_is_not_trusted_is_told_before_it_starts_and_by_status(place
     assert ran.code == 2 and "not trusted: ask it" in ran.err and not engine.running
     ran = coterie("federation", "status", place / "sites" / "basel")
     assert ran.code == 0 and "not trusted: ask it" in ran.out
+    engine.foreign = False
+    engine.start_site = lambda folder: SimpleNamespace(pid=17, wait=lambda: setattr(engine, "foreign", True))
+    ran = coterie("federation", "start-site", place, "--site", "basel", "--foreground")
+    assert ran.code == 2 and "not trusted: ask it" in ran.err  # it ended by itself
 
 
 def test_a_status_that_an_engine_cannot_give_says_what_is_wrong_with_certificates(place, engine, monkeypatch):

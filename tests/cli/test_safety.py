@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from coterie import CoterieError, load
+from coterie import files as files_of
+from coterie.cli import outputs
 from tests.cli.harness import coterie, files, with_model
 
 
@@ -150,3 +153,30 @@ def test_a_folder_of_training_results_is_replaced_and_no_other(folder):
     Path("out/metrics.csv").unlink()
     Path("out/training.json").write_text("{}")
     assert "'out/training.json' is there already" in coterie("fit", "small.toml", "--out", "out").message
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_model_that_another_command_wrote_meanwhile_is_kept(folder, there):
+    """The other ends while this one writes its report: into a new folder, or into one that both found."""
+    result, out = load("model"), Path("model" if there else "new")
+    outputs.OUTPUTS.clear()
+    outputs.need_room(out / "model.json", [], True, lambda _: True)
+    report = type(result).report
+
+    def meanwhile(self, path):
+        report(self, path)
+        if not there:
+            shutil.copytree("model", out)
+
+    if there:
+        (out / "model.json").write_text((out / "model.json").read_text() + " ")
+    before = files(folder), (Path("model") / "model.json").read_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(result), "report", meanwhile)
+        with pytest.raises(CoterieError, match=rf"^Another command wrote to '{out}' meanwhile: name another folder, "):
+            outputs.write_fit(result, out, False)
+    after = {name for name in files(folder) if there or not name.startswith("new")}
+    assert (after, (Path("model") / "model.json").read_bytes()) == before
+    with files_of.alone(Path("model")), pytest.raises(CoterieError, match="Another command wrote"):
+        outputs.OUTPUTS.clear()
+        outputs.write_fit(result, Path("model"), False)

@@ -1,5 +1,6 @@
 """Certificates and keys: who may read them, for whom they hold, and until when."""
 
+import os
 import ssl
 import stat
 from contextlib import suppress
@@ -112,3 +113,24 @@ def test_calls_that_were_refused_lately_are_told_at_either_side(tmp_path, monkey
     monkeypatch.setattr(flower, "_running", lambda folder: 17)
     with pytest.raises(CoterieError, match=r"process ended with code 1 .the key is not known"):
         flower.need_trust(own)
+
+
+def test_a_site_of_nvflare_whose_key_was_revoked_is_told_until_it_has_another(tmp_path, monkeypatch):
+    """The line is that of a client of NVFlare 2.9 that was refused."""
+    nvflare = pytest.importorskip("coterie.deployment.nvflare.operator_commands")
+    Config("f", "nvflare", "127.0.0.1", 4711, ("a",)).write(tmp_path)
+    own = tmp_path / "nvflare" / "startup" / "client.crt"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    monkeypatch.setattr(certificates, "need_valid", lambda path: None)
+    monkeypatch.setattr(certificates, "need_trust", lambda *of: None)
+    nvflare.need_trust(tmp_path)
+    when = f"{datetime.now():%Y-%m-%d %H:%M:%S},607"
+    line = f"{when} - Authenticator - ERROR - registration rejected: Client 'a' is disabled\n"
+    (own.parents[1] / "log.txt").write_text(line)
+    os.utime(own, (0, 0))
+    with pytest.raises(CoterieError, match=r"let this site in \(Client 'a' is disabled\): if its key was revoked, ask"):
+        nvflare.need_trust(tmp_path)
+    own.touch()
+    os.utime(own, (2e9, 2e9))  # signed anew
+    nvflare.need_trust(tmp_path)

@@ -283,6 +283,7 @@ def _stay(process: Popen[bytes], engine: Any, home: Path, foreground: bool) -> N
         process.wait()
     finally:
         engine.stop(home)
+    engine.need_trust(home)  # says why it ended by itself, where that is known
 
 
 def _standing(found: dict[str, Any]) -> list[str]:

@@ -23,7 +23,7 @@ from coterie import files
 from coterie.deployment import certificates, membership, processes
 from coterie.deployment.coordinator.run_toml import digest
 from coterie.deployment.federation_toml import COORDINATOR, Config
-from coterie.deployment.logs import AGAIN, RunLog
+from coterie.deployment.logs import AGAIN, RunLog, recent
 from coterie.deployment.nvflare import provisioning
 from coterie.deployment.nvflare.job import LOCK, CoordinatorJob, Outcome, SiteJob, held
 from coterie.deployment.nvflare.server_session import AwayError, ServerSession
@@ -136,6 +136,13 @@ def need_trust(folder: Path) -> None:
             raise CoterieError(refused)
     else:
         certificates.need_valid(own := startup / "client.crt")
+        if (told := recent(workspace / "log.txt", "registration rejected: ")) and (
+            told[-1][0].timestamp() > own.stat().st_mtime
+        ):
+            raise CoterieError(
+                f"The coordinator does not let this site in ({told[-1][1]}): if its key was revoked, ask for another "
+                "('coterie federation request')."
+            )
         pair = own, own.with_suffix(".key")
         certificates.need_trust(config.host, config.port, startup / "rootCA.pem", pair)
 

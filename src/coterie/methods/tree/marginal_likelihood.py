@@ -213,7 +213,7 @@ def slopes(
     turn = None if frame is None else pack(frame.T @ full(np.eye(len(setup.z) * (len(setup.z) + 1) // 2)) @ frame)
     at = sweep_down(setup.tree, s.swept, L[1:], setup.z, s.positions.at[-1][0], C)
     sent: dict[str, Any] = {"z": setup.z, "L": per_cluster(L[0]), "w": PerCluster(at.at[0]), "C": PerCluster(at.cov[0])}
-    seen = {} if turn is None else {"turn": turn}
+    seen: dict[str, Any] = {} if turn is None else {"turn": turn}
     if setup.points > 1:
         return _integral_slopes(setup, L[0], at, require_all_replies(fed.total(integral_score, **sent, **seen)))
     swept, moved = s.swept, Positions([np.zeros_like(a) for a in at.at], at.cov, [])
