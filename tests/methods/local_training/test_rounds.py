@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from coterie.engines import InProcess
 from coterie.errors import CoterieError
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
+from coterie.methods.feddyn import FedDyn
 from coterie.methods.ifca import IFCA
 from coterie.methods.l2gd import L2GD
 from coterie.methods.local_training.client_work import BROKEN, DIVERGED, GOOD
@@ -22,6 +24,7 @@ from coterie.objectives.quadratic import NoisyQuadratic, Quadratic
 from coterie.objectives.softmax import Softmax
 from tests.engines.faults import Faults, Loopback
 from tests.messages import names
+from tests.methods.layered import layered
 
 M = 8
 METHODS = [
@@ -359,3 +362,16 @@ def test_schedules_that_cannot_be_are_refused(given, says):
         FedAvg(**{"eta": 0.1} | given)
     with pytest.raises(CoterieError, match="schedule OneCycleLR ends after 4 rounds"):
         FedAvg(eta=0.1, schedule="OneCycleLR", schedule_args={"total_steps": 3}).rate(4)
+
+
+@pytest.mark.parametrize("make", [partial(Ditto, s=2, lam=0.5), partial(FedDyn, alpha=0.1)], ids=["ditto", "feddyn"])
+@pytest.mark.parametrize("engine", [InProcess, Loopback])
+def test_a_run_of_other_layers_begins_anew_where_the_marked_state_is_restored(make, engine):
+    """Without, ditto goes on from the run before, and feddyn ends in an error about shapes."""
+    fed = engine(layered(4))
+    fed.mark("empty")
+    for personal in ("head", "body"):
+        method = make(eta=0.05, B=0, personal=(personal,))
+        fed.restore("empty")
+        again, alone = (method.models(on, last(method, on, 2)) for on in (fed, engine(layered(4))))
+        np.testing.assert_array_equal(again, alone)
