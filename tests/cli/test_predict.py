@@ -50,7 +50,7 @@ def test_each_row_is_answered_by_the_finest_model_that_knows_it():
     ran, frame = predicted(new())
     assert list(frame.columns) == ["school", "prediction", "source"]
     assert list(frame["source"]) == ["client", "cluster", "global", "global"]
-    assert ran.err == "Predicted 4 rows: 1 by client, 1 by cluster, 2 by global.\n"
+    assert ran.err == f"Predicted 4 rows: 1 by client, 1 by cluster, 2 by global.\n{UNLABELLED}\n"
     result = package.load("model")
     np.testing.assert_allclose(frame["prediction"], result.predict(new())["prediction"], rtol=1e-12)
     by_cluster = result.cluster_coefficients.loc["land"]
@@ -92,6 +92,9 @@ def test_an_interval_of_a_mean_is_said_to_be_one(tmp_path, monkeypatch, family):
     assert said not in predicted(new())[0].err
 
 
+UNLABELLED = "Note: 1 row has no label in 'school', and is answered like clients never seen."
+
+
 @pytest.mark.parametrize("out", ["out.csv", "out.csv.gz", "out.parquet", "out.feather"])
 def test_into_a_file(model, out):
     new().to_csv("new.csv", index=False)
@@ -100,6 +103,7 @@ def test_into_a_file(model, out):
     assert ran.out.splitlines() == [
         "Read 4 rows of 3 schools in 3 sectors from new.csv.",
         "Predicted 4 rows: 1 by client, 1 by cluster, 2 by global.",
+        UNLABELLED,
         f"Written to {out}.",
     ]
     frame = package.read_table(out)

@@ -150,7 +150,7 @@ def test_rows_without_a_label_are_told() -> None:
     world = factory.world()
     missing = world.table["school"].astype(object).where(np.arange(len(world.table)) > 1, None)
     (note,) = world.result.predict(world.table.assign(school=missing)).attrs["notes"]
-    assert note == "2 rows have no label in 'school', and the model of a client never seen answered."
+    assert note == "2 rows have no label in 'school', and are answered like clients never seen."
 
 
 def test_clusters_of_a_stranger_that_do_not_belong_together_are_told_too() -> None:

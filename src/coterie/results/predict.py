@@ -141,8 +141,8 @@ def notes_of(model: Model, clients: Any, clusters: Mapping[str, Any], answers: A
         )
     if (elsewhere := answers.level > 0).any():
         if missing := int(encode(clients).missing.sum()):
-            rows = "1 row has" if missing == 1 else f"{missing:,} rows have"
-            notes.append(f"{rows} no label in '{model.client_name}', and the model of a client never seen answered.")
+            rows, answered = ("1 row has", "is") if missing == 1 else (f"{missing:,} rows have", "are")
+            notes.append(f"{rows} no label in '{model.client_name}', and {answered} answered like clients never seen.")
         notes += slips(model.client_name, clients, model.labels)
         for level in model.levels:
             if level.name in clusters:
