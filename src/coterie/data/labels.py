@@ -197,7 +197,7 @@ def label_ids(labels: Labels) -> npt.NDArray[np.uint64]:
 
     They are the same for 1 and "1", on any machine and in any order.
     """
-    return text_ids(labels.astype(str) if labels.dtype.kind in "iu" else _texts(labels))
+    return text_ids([*map(str, labels.tolist())] if labels.dtype.kind in "iu" else _texts(labels))
 
 
 def find_labels(known: Labels, values: Any) -> Ints:

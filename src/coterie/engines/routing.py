@@ -269,6 +269,8 @@ def pick(value: Any, rows: Rows) -> Any:
 
 def unequal(value: Any) -> bool:
     """Whether a message carries clusters with unequal shapes, so that work is called once for each cluster."""
+    if isinstance(value, (np.ndarray, float)):  # nearly always, and whether it is a mapping is slow to find out
+        return False
     if isinstance(value, PerCluster):
         return value.unequal
     if isinstance(value, Mapping):

@@ -51,7 +51,7 @@ def fit(
     logs = 0.0
     if residual == "by-client" and problem.family.has_dispersion:
         state, logs = variances.learn_residual_variances(fed, search, state)
-    deviance, s, sigma2 = search.evaluate(fed, state.x, state.u)
+    deviance, s, sigma2 = state.solved or search.evaluate(fed, state.x, state.u)
     L = search.factors(state.x)[0]
     integrals = of_integrals(fed, setup, L, s, quadrature, several, bool(intervals))
 
@@ -176,9 +176,9 @@ def zero_small_variances(fed: Federation, search: Variances, state: State) -> St
     for where in [*everything, *small]:  # all at once, or those that can be
         x = state.x.copy()
         x[where] = 0.0
-        deviance, s, _ = search.evaluate(fed, x, state.u)
+        deviance, s, sigma2 = search.evaluate(fed, x, state.u)
         if deviance <= state.deviance + 1e-6 + 1e-11 * abs(state.deviance):
-            state = replace(state, x=x, deviance=deviance, u=s.positions.u)
+            state = replace(state, x=x, deviance=deviance, u=s.positions.u, **search.known(deviance, s, sigma2))
             if len(where) == sum(map(len, small)):
                 break
     return state

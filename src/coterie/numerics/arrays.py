@@ -132,12 +132,10 @@ def frozen(*arguments: Any) -> tuple[Any, ...]:
 
 
 def _frozen(x: Any) -> Any:
-    if isinstance(x, tuple):
-        return tuple(map(_frozen, x))
-    if isinstance(x, np.ndarray) and x.flags.writeable:
+    if isinstance(x, np.ndarray):
         x = x.view()
-        x.flags.writeable = False
-    return x
+        x.setflags(write=False)
+    return tuple(map(_frozen, x)) if isinstance(x, tuple) else x
 
 
 def float_array(what: str, values: npt.ArrayLike) -> Floats:

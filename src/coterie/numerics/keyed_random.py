@@ -37,13 +37,12 @@ def text_ids(texts: Sequence[str] | npt.NDArray[Any]) -> U64:
     """64-bit hashes (m,) of texts: pandas' ``hash_array``, SipHash-2-4 [2]_, without pandas, which nets do not load."""
     if len(texts) > BLOCK:
         return np.concatenate([text_ids(texts[at : at + BLOCK]) for at in range(0, len(texts), BLOCK)])
-    data = [text.encode() for text in texts]
-    length = np.array([len(each) for each in data], dtype=np.int64)
+    data = np.array([*map(str.encode, texts), b""], dtype=object)[:-1]  # one more: no texts have no kind
+    length = np.fromiter(map(len, data), np.int64, len(data))
     out = np.empty(len(data), dtype=np.uint64)
     for n in np.unique(length // 8):
         some = np.flatnonzero(length // 8 == n)
-        padded = b"".join(data[i].ljust(8 * n + 8, b"\0") for i in some)
-        words = np.frombuffer(padded, dtype="<u8").reshape(len(some), n + 1).copy()
+        words = data[some].astype(f"S{8 * n + 8}").view("<u8").reshape(len(some), n + 1)
         words[:, n] |= length[some].astype(np.uint64) << np.uint64(56)
         out[some] = _siphash(words)
     return _mix(out)

@@ -118,9 +118,9 @@ that sends infinite numbers is a broken one, wherever others do not.
 
 def overflowed(*parts: Floats) -> Bools:
     """Rows (m,) with numbers, in any of the parts (m, ...), that are not finite or too large."""
-    within = [np.abs(part.reshape(len(part), -1)) < LIMIT for part in parts]
-    if all(one.all() for one in within):  # nearly always, and rows are slow to reduce
+    if all(np.vdot(part, part) < LIMIT**2 for part in parts):  # nearly always, and rows are slow to reduce
         return np.zeros(len(parts[0]), dtype=bool)
+    within = [np.abs(part.reshape(len(part), -1)) < LIMIT for part in parts]
     found: Bools = np.any([~one.all(axis=1) for one in within], axis=0)
     return found
 

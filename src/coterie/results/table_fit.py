@@ -162,22 +162,23 @@ class Fitting:
         """The evidence, the method to fit, and why."""
         options, clients, asked = self.options, self.clients, self.options.method
         learnable, strengths = len(clients) > 1 and problem.learnable, bool(options.strengths)
-        names = applicable(problem, learnable, strengths, asked, options.network is not None)
-        if "all" in options.methods:
-            names = [n for n in FITTED if why_not(n, problem, clients, strengths) is None]
-        elif options.methods and "auto" not in options.methods:
-            names = list(BASELINES)
         for name in options.asked:
             need_applicable(name, problem, clients, strengths, bool(options.shared))
             if FITTED[name].corrected is not None:
                 positioned(clients, options.rounds_of(name))
-        names = list(dict.fromkeys([*names, *options.asked]))
         default = "given-strengths" if strengths else "hierarchical" if learnable else "pooled"
         STARTING.get()()
         if options.cluster_variance == "own" and not clients.levels:
             raise CoterieError("cluster_variance is of clusters: name a cluster column, or leave it out.")
         if options.splits == 0:
             return None, default if asked == "auto" else asked, ""
+        if "all" in options.methods:
+            names = [n for n in FITTED if why_not(n, problem, clients, strengths) is None]
+        elif options.methods and "auto" not in options.methods:
+            names = list(BASELINES)
+        else:
+            names = applicable(problem, learnable, strengths, asked, options.network is not None)
+        names = list(dict.fromkeys([*names, *options.asked]))
         fits = {n: lambda train, n=n: self.fit(n, problem, train)[0] for n in names}
         held = [n for n in names if FITTED[n].corrected is not None and options.has_prior]
         alike = {n: lambda train, n=n: run_alone(n, train, problem, {"rounds": options.drawn(n)}) for n in held}

@@ -158,10 +158,18 @@ def _squares(expected: Floats, turn: Floats | None) -> Floats:
 def gaussian(fed: Federation, setup: Setup, L: list[Floats], reml: bool) -> tuple[float, Solution, float]:
     """Profiled deviance at L (one exchange), the solved tree, and sigma^2."""
     s = solve(fed, setup, L)
-    A = full(s.swept.A[-1][0])
-    kept = independent(A) if reml else np.zeros(setup.p, dtype=bool)
-    dof, value = max(setup.rows - np.count_nonzero(kept), 1.0), setup.residual(s.value)
-    logdet = s.logdet + float(np.linalg.slogdet(A[np.ix_(kept, kept)])[1])
+    logdet, lost = s.logdet, 0
+    if reml:
+        _, size, pivots = s.swept.scaled
+        lost = setup.p
+        if pivots is None:
+            A = full(s.swept.A[-1][0])
+            kept = independent(A)
+            lost = int(np.count_nonzero(kept))
+            logdet += float(np.linalg.slogdet(A[np.ix_(kept, kept)])[1])
+        else:
+            logdet += 2.0 * float(np.log(pivots * size).sum())
+    dof, value = max(setup.rows - lost, 1.0), setup.residual(s.value)
     return float(dof * (1.0 + np.log(2.0 * np.pi * value / dof)) + logdet), s, value / dof
 
 

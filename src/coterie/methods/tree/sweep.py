@@ -5,7 +5,9 @@ A level l node hangs on ``parents[l]``; the root holds what no level takes. The 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -31,21 +33,33 @@ class Swept:
         A = full(self.A[-1][0])
         return bool(np.isfinite(self.logdet) and (not root or np.linalg.eigvalsh(A).min(initial=0.0) >= -SMALL))
 
+    @cached_property
+    def scaled(self) -> tuple[Floats, Floats, Floats | None]:
+        """The root's curvature (p, p) in units (p,) that make its diagonal 1, and the diagonal of its Cholesky factor.
+
+        The last is None where a column nearly depends on others.
+        """
+        A = full(self.A[-1][0])
+        size = A.diagonal()
+        size = np.sqrt(np.where(size > 0.0, size, 1.0))
+        A = A / (size[:, None] * size)
+        with suppress(np.linalg.LinAlgError):
+            pivots: Floats = np.asarray(np.linalg.cholesky(A).diagonal(), dtype=np.float64)
+            if pivots.min(initial=1.0) >= SMALL:
+                return A, size, pivots
+        return A, size, None
+
     def root(self) -> tuple[Floats, Floats]:
         """The root's minimiser (p,) and the inverse of its curvature (p, p)."""
-        A, b = full(self.A[-1][0]), self.b[-1][0]
-        size = np.sqrt(np.where(np.diag(A) > 0.0, np.diag(A), 1.0))
-        A = A / np.outer(size, size)
-        try:
-            if len(b) and np.diag(np.linalg.cholesky(A)).min() < SMALL:
-                raise np.linalg.LinAlgError
+        (A, size, pivots), b = self.scaled, self.b[-1][0]
+        if pivots is not None:
             inverse = np.linalg.inv(A)
-        except np.linalg.LinAlgError:  # nothing, or too little, arrived: the smallest of the minimisers
+        else:  # nothing, or too little, arrived: the smallest of the minimisers
             values, vectors = np.linalg.eigh(A)  # some are below zero far from the optimum of a loss that is not convex
             size_of = np.abs(values)
             kept = size_of > 1e-12 * size_of.max(initial=0.0)
             inverse = (vectors * np.where(kept, 1.0 / np.where(kept, size_of, 1.0), 0.0)) @ vectors.T
-        inverse /= np.outer(size, size)
+        inverse /= size[:, None] * size
         return inverse @ b, (inverse + inverse.T) / 2
 
 
@@ -129,7 +143,10 @@ def sweep_down(
 def node_factors(L: Floats, nodes: int) -> tuple[Floats, npt.NDArray[np.bool_], Ints]:
     """L with its infinities taken out, which nodes had them, and every node's index into L."""
     which = np.zeros(nodes, dtype=np.int64) if len(L) == 1 else np.arange(nodes, dtype=np.int64)
-    infinite = np.asarray(~np.isfinite(L).all(axis=(1, 2)))
+    finite = np.isfinite(L)
+    if finite.all():
+        return L, np.zeros(nodes, dtype=np.bool_), which
+    infinite = np.asarray(~finite.all(axis=(1, 2)))
     return np.where(infinite[:, None, None], 0.0, L), infinite[which], which
 
 

@@ -25,7 +25,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, Site, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, unfold
 from coterie.methods.tree.marginal_likelihood import Curvature, Deviance
-from coterie.methods.tree.penalised_tree import Setup, per_cluster, solve
+from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, solve
 from coterie.methods.tree.sweep import sweep_down, zero_deviations
 from coterie.numerics.arrays import Floats, Ints, full
 from coterie.relations.covariance import bfgs_update
@@ -61,6 +61,7 @@ class State:
     iteration: int = 0
     # "running", "converged", or "stopped" where no step along the gradient decreases the deviance
     status: str = "running"
+    solved: tuple[float, Solution, float] | None = None  # what `evaluate` found at x, of a Gaussian outcome
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ class Variances(Deviance):
         """The state of a search that begins at x, Newton's method at the clusters' deviations u."""
         deviance, s, sigma2 = self.evaluate(fed, x, u)
         gradient, expected = self.slopes(fed, x, s, sigma2)
-        return State(x, deviance, gradient, expected.inverse(), expected, s.positions.u, self.rounding(sigma2))
+        more = self.known(deviance, s, sigma2)
+        return State(x, deviance, gradient, expected.inverse(), expected, s.positions.u, **more)
 
     def step(self, fed: Federation, state: State) -> State:
         """One quasi-Newton step with backtracking: the unit of resume."""
@@ -125,11 +127,17 @@ class Variances(Deviance):
             H = expected.inverse(held=flat)
         else:
             H = bfgs_update(state.H, x - state.x, gradient - state.gradient)
-        return State(x, deviance, gradient, H, expected, s.positions.u, self.rounding(sigma2), state.iteration + 1)
+        more = {"iteration": state.iteration + 1, **self.known(deviance, s, sigma2)}
+        return State(x, deviance, gradient, H, expected, s.positions.u, **more)
 
-    def rounding(self, sigma2: float) -> float:
-        """What the deviance is unsure of: of a Gaussian outcome's sums, where next to nothing is left of them."""
-        return 1e-16 * self.setup.square / sigma2 if self.setup.family.is_quadratic else 0.0
+    def known(self, deviance: float, s: Solution, sigma2: float) -> dict[str, Any]:
+        """What is known of a Gaussian tree at a state: its solution, which clients keep nothing of, and its rounding.
+
+        The deviance is unsure of its sums of squares, where next to nothing is left of them.
+        """
+        if not self.setup.family.is_quadratic:
+            return {"rounding": 0.0}
+        return {"rounding": 1e-16 * self.setup.square / sigma2, "solved": (deviance, s, sigma2)}
 
     def move(self, state: State, d: Floats) -> Floats:
         """A step of the first iterations is taken in variances, where the deviance is closest to a quadratic."""
@@ -246,7 +254,7 @@ def learn_residual_variances(fed: Federation, search: Variances, state: State) -
     """
     best, mean, setup = np.inf, 1.0, search.setup
     for _ in range(ROUNDS):
-        _, s, sigma2 = search.evaluate(fed, state.x, state.u)
+        _, s, sigma2 = state.solved or search.evaluate(fed, state.x, state.u)
         if not s.value > EXACT * setup.square:
             raise CoterieError(EXACTLY)
         L, _ = search.factors(state.x)
