@@ -105,13 +105,13 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
 
         cut = Cut.of(hold)
         keys = split_keys(folder, member, task, cut.by, found.at) if cut.by else {}
-        o, left, sides = split_holdout(found.objective, found.ids, cut, **keys)
-        two = left, sides[cut.side]
+        o, left, apart = split_holdout(found.objective, found.ids, cut, **keys)
+        two = left, apart[cut.side]
         before = found.parts
         found = replace(found, objective=o, parts=tuple(p.take(rows) for p in before for rows in two))
         if (counts := found.counts) is not None:
             by_chance = not cut.by or "order" in keys
-            fewest = cut.fewest(counts, found.ids, () if by_chance else [before[0].take(rows).counts for rows in sides])
+            fewest = cut.fewest(counts, found.ids, () if by_chance else [before[0].take(rows).counts for rows in apart])
             found = replace(found, counts=told_counts(fewest, found.clusters, member.min_group))
     if mean is not None:
         o = found.objective
