@@ -15,7 +15,7 @@ from coterie.data.clients import Clients
 from coterie.data.datasets import fetch
 from coterie.data.prepare_table import prepare
 from coterie.data.splits import Splits
-from coterie.evidence.selection import resolved
+from coterie.evidence.table_selection import resolved
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.run_table_method import client_losses

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.measure import Row
 from coterie.data.prepare_table import prepare
 from coterie.data.splits import Splits
-from coterie.evidence.selection import search
+from coterie.evidence.table_selection import search
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
 from coterie.runs.run_table_method import client_losses

@@ -9,8 +9,8 @@ from coterie.data.clients import Clients
 from coterie.data.splits import Splits, split_rows
 from coterie.errors import CoterieError
 from coterie.evidence.comparison import median_ratio
-from coterie.evidence.selection import select
 from coterie.evidence.table_comparison import TableComparison, all_splits, each_split, may_be_as_good
+from coterie.evidence.table_selection import select
 from coterie.families import GAUSSIAN
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree

@@ -10,7 +10,7 @@ import pytest
 from coterie.data.clients import Clients
 from coterie.data.splits import Splits
 from coterie.engines.local_engines import InProcess
-from coterie.evidence.selection import search
+from coterie.evidence.table_selection import search
 from coterie.methods import given_strengths, local, pooled
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree

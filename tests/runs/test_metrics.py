@@ -9,7 +9,8 @@ from sklearn import metrics as sk
 
 from coterie.errors import CoterieError
 from coterie.evidence.comparison import statistic
-from coterie.evidence.training_comparison import compare, pick
+from coterie.evidence.training_comparison import compare
+from coterie.evidence.training_selection import pick
 from coterie.report import training_page as page
 from coterie.results.saved_results import load
 from coterie.results.training_result import train as fitted

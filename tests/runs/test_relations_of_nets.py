@@ -10,7 +10,8 @@ from torch import nn
 
 import coterie
 from coterie.errors import CoterieError
-from coterie.evidence.training_comparison import compare, usable
+from coterie.evidence.training_comparison import compare
+from coterie.evidence.training_selection import usable
 from coterie.methods.registry import TRAINED
 from coterie.report.training_page import write_report
 from coterie.runs.config import Config

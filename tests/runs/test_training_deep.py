@@ -15,7 +15,8 @@ from torch import nn
 from coterie import load
 from coterie.engines import InProcess
 from coterie.errors import CoterieError
-from coterie.evidence.training_comparison import chosen, compare
+from coterie.evidence.training_comparison import compare
+from coterie.evidence.training_selection import chosen
 from coterie.methods.group_sgd import GroupSGD
 from coterie.objectives.deep import Deep
 from coterie.results.net_predictions import mean_models

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from coterie.errors import joined, listed, plural
-from coterie.evidence.training_comparison import TrainingComparison, private_enough
+from coterie.evidence.training_comparison import TrainingComparison
+from coterie.evidence.training_selection import private_enough
 from coterie.methods.groups.group_gradients import ROWS, Growth
 from coterie.methods.registry import TRAINED
 from coterie.options import unheeded

@@ -26,8 +26,17 @@ from coterie.data.table_files import read_table
 from coterie.engines.local_engines import ready
 from coterie.errors import CoterieError, NotIdentified, plural
 from coterie.evidence.comparison import BASELINES
-from coterie.evidence.selection import SPAN, STEPS, choose_lam, chooses_lam, clusterpath, positioned, resolved, select
 from coterie.evidence.table_comparison import TableComparison, all_splits, each_split
+from coterie.evidence.table_selection import (
+    SPAN,
+    STEPS,
+    choose_lam,
+    chooses_lam,
+    clusterpath,
+    positioned,
+    resolved,
+    select,
+)  # fmt: skip
 from coterie.families import family_named
 from coterie.methods.networks.options import Asked
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem

@@ -21,7 +21,8 @@ from coterie.data.array_input import finite_rows, is_table, matrix
 from coterie.data.columns import at_rows
 from coterie.data.partition import ClientRows
 from coterie.errors import CoterieError, checked_calls, fitting, nearest, plural
-from coterie.evidence.training_comparison import TrainingComparison, Watch, compare, quiet
+from coterie.evidence.training_comparison import TrainingComparison, compare
+from coterie.evidence.training_selection import Watch, quiet
 from coterie.lazy_modules import pd
 from coterie.methods.groups.evaluation import Adapted
 from coterie.methods.groups.group_gradients import Growth

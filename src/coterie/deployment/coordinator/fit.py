@@ -18,7 +18,7 @@ from coterie.deployment.coordinator.run_toml import RunConfig
 from coterie.deployment.schema import Schema, clusters_of, design_of
 from coterie.engines.site_enrolment import Remote
 from coterie.errors import CoterieError, listed
-from coterie.evidence.selection import resolved
+from coterie.evidence.table_selection import resolved
 from coterie.families import DEFAULT
 from coterie.methods.method import STRENGTHS, Method
 from coterie.methods.networks.options import HELD_OUT

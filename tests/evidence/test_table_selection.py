@@ -11,8 +11,8 @@ from coterie.data.identifiability import orthogonal_columns
 from coterie.data.prepare_table import prepare
 from coterie.data.splits import Splits
 from coterie.errors import CoterieError
-from coterie.evidence.selection import Surface, search, select
 from coterie.evidence.table_comparison import all_splits, each_split
+from coterie.evidence.table_selection import Surface, search, select
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.penalised_tree import Basis
 from coterie.relations.clusters import ClusterTree
