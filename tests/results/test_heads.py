@@ -73,7 +73,7 @@ def test_only_methods_of_groups_are_compared():
         (NET, {"method": "group-sgd", "shared": ["*"], "personal": ()}, "head.weight 12 18 same size"),
         ({**NET, "heads": {"base": {}}}, {}, "heads base basel"),
         ({**NET, "heads": {"basel": 3}}, {}, "heads table"),
-        ({**NET, "heads": {"basel": {"size": 3}}}, {}, "mlp args size"),
+        ({**NET, "heads": {"basel": {"size": 3}}}, {}, "mlp argument size sizes"),
     ],
 )
 def test_what_cannot_be_is_refused(net, call, message):

@@ -153,7 +153,7 @@ def test_models_come_back_and_predict(tmp_path):
     ("model", "message"),
     [
         ({"args": {"sizes": [10, 10]}}, "The model cannot take rows of shape"),
-        ({"args": {"size": 3}}, "does not take these args"),
+        ({"args": {"size": 3}}, "has no argument 'size'. Did you mean 'sizes'"),
         ({"device": "cuda:99"}, "cuda"),
         ({"path": "collections:OrderedDict", "args": {}}, "model"),
         ({"loss": "crossentropy"}, "loss"),

@@ -148,7 +148,7 @@ def axes(
 
 POINTS = "12"  # of an axis, in names
 TRIES, FAR = 8, 12.0  # of points at which the deviance rises by no more
-MOST_COLUMNS, DIFFERENCE = 12, 0.1  # of w whose curvature is measured, and by a step of so many standard deviations
+MOST_COLUMNS, DIFFERENCE = 12, 0.003  # of w whose curvature is measured, and by a step of so many standard deviations
 
 
 @dataclass(frozen=True)
