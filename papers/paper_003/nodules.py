@@ -11,7 +11,7 @@ from coterie.data.partition import by_column
 from coterie.numerics.keyed_random import uniform
 from coterie.results.training_result import TrainingResult
 from coterie.runs.config_keys import Torch
-from coterie.runs.scores import Rule
+from coterie.runs.scores_over_clients import Rule
 from coterie.runs.training import Trained
 from examples.boxes import average_precision, from_grid, grid_loss, to_grid
 from examples.simulated_hospitals import Hospital, Scanner, slices

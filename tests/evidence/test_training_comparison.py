@@ -14,7 +14,7 @@ from coterie.evidence.training_comparison import TrainingComparison, compare
 from coterie.report import training_page as page
 from coterie.report.tables import render_text
 from coterie.runs.config import Config
-from coterie.runs.scores import Rule, Scores
+from coterie.runs.scores_over_clients import Rule, Scores
 from coterie.runs.training import Trained, train
 from coterie.runs.training_problem import TrainingProblem
 from tests.messages import names

@@ -16,7 +16,7 @@ from coterie.results.saved_results import load
 from coterie.results.training_result import train as fitted
 from coterie.runs.config import Config
 from coterie.runs.metrics import LOSS, METRICS, Answers, measure, need_outcomes
-from coterie.runs.scores import Rule, Scores
+from coterie.runs.scores_over_clients import Rule, Scores
 from coterie.runs.training import train
 from coterie.runs.training_problem import TrainingProblem
 

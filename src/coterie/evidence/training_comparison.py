@@ -23,7 +23,7 @@ from coterie.runs.config_keys import Run
 from coterie.runs.loop_and_callbacks import callbacks
 from coterie.runs.metrics import BALANCED, LOSS, METRICS
 from coterie.runs.model_objective import layers
-from coterie.runs.scores import RARE, Rule
+from coterie.runs.scores_over_clients import RARE, Rule
 from coterie.runs.training import FILE, Trained, need_able, train
 from coterie.runs.training_problem import TrainingProblem, need_related
 

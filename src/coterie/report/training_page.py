@@ -23,7 +23,7 @@ from coterie.report.tables import Table, but_for, with_interval
 from coterie.runs.config import AUTO, judged
 from coterie.runs.config_keys import SECTIONS
 from coterie.runs.metrics import BALANCED, LOSS, METRICS
-from coterie.runs.scores import RARE
+from coterie.runs.scores_over_clients import RARE
 from coterie.runs.training import Trained
 
 GROUPS = 24

@@ -32,7 +32,7 @@ from coterie.runs.config import Config
 from coterie.runs.config_keys import SECTIONS, section
 from coterie.runs.metrics import METRICS, Measured
 from coterie.runs.model_objective import own
-from coterie.runs.scores import Rule, Scores
+from coterie.runs.scores_over_clients import Rule, Scores
 from coterie.runs.training import Trained
 
 SCHEMA = 1

@@ -31,7 +31,7 @@ from coterie.runs.config import differences, judged
 from coterie.runs.config_keys import section
 from coterie.runs.loop_and_callbacks import Callback, Look, State, follow
 from coterie.runs.model_objective import need_layers, of_layout
-from coterie.runs.scores import RARE, Scores
+from coterie.runs.scores_over_clients import RARE, Scores
 from coterie.runs.training_problem import TrainingProblem
 from coterie.runs.user_defined_checks import CheckedMethod
 

@@ -27,7 +27,7 @@ from coterie.runs.config import Config
 from coterie.runs.federated_data import Federated, federated
 from coterie.runs.metrics import BALANCED, F1, LOSS, METRICS, need_outcomes
 from coterie.runs.model_objective import objective_of, of_layout, outcome_classes, with_head
-from coterie.runs.scores import RARE, Rule, Scores
+from coterie.runs.scores_over_clients import RARE, Rule, Scores
 
 _GREATER = ("coterie.objectives.deep.losses:dice",)
 """The package's own scores, of which more is better."""

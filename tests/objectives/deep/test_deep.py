@@ -19,7 +19,7 @@ from coterie.objectives.deep import Deep, sequential
 from coterie.objectives.deep.input_tensors import called
 from coterie.objectives.gradient_steps import Draws, Sampled, Walk
 from coterie.objectives.mixed import Mixed
-from coterie.runs.scores import Rule, Scores
+from coterie.runs.scores_over_clients import Rule, Scores
 from tests.objectives.deep.twin import flat, load, rows_of, shuffled_rows_of, walked
 
 COUNTS = np.array([7, 1, 12, 0, 5, 30])

@@ -34,7 +34,7 @@ from coterie.runs.config import Config, judged, tables
 from coterie.runs.config_keys import Run
 from coterie.runs.federated_data import Federated
 from coterie.runs.metrics import METRICS, Measured
-from coterie.runs.scores import Rule, Scores
+from coterie.runs.scores_over_clients import Rule, Scores
 from coterie.runs.training_problem import TrainingProblem, with_positive
 
 UNTOUCHED = "untouched"

@@ -29,7 +29,7 @@ from coterie.objectives.mean_loss import LIMIT, OVERFLOW, sizes
 from coterie.objectives.mixed import padded
 from coterie.runs.config import Config
 from coterie.runs.model_objective import SCORED, need_bounded, objective_of, own
-from coterie.runs.scores import Rule, Scores, counts
+from coterie.runs.scores_over_clients import Rule, Scores, counts
 
 CLASSES = 256
 """Classes of outcomes that are counted; of more, no share is known."""
