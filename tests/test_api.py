@@ -12,7 +12,7 @@ import pytest
 import coterie
 from coterie import CoterieError, Torch
 from coterie.deployment import toml_files
-from coterie.report.plots import FitPlots, TrainingPlots
+from coterie.report.matplotlib_plots import FitPlots, TrainingPlots
 from tests.messages import names
 
 NOUNS = [

@@ -25,7 +25,7 @@ from coterie.results.model import Model, Nodes
 from coterie.results.predict import IntervalOf, Missing, Scale, notes_of, predict_rows, read_rows, too_large
 
 if TYPE_CHECKING:
-    from coterie.report.plots import FitPlots
+    from coterie.report.matplotlib_plots import FitPlots
 
 GROUPED = ("network", "training")
 """Records of a model that may tell groups of clients."""
@@ -333,8 +333,8 @@ class FitResult(Inference):
 
     @property
     def plot(self) -> FitPlots:
-        """Pictures for notebooks, such as ``plot.gains()``: see :class:`coterie.report.plots.FitPlots`."""
-        from coterie.report.plots import FitPlots
+        """Pictures for notebooks, such as ``plot.gains()``: see :class:`coterie.report.matplotlib_plots.FitPlots`."""
+        from coterie.report.matplotlib_plots import FitPlots
 
         return FitPlots(self)
 

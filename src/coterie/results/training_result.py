@@ -36,7 +36,7 @@ from coterie.runs.config import AUTO, Config, chosen_methods, tables
 from coterie.runs.training import Trained
 
 if TYPE_CHECKING:
-    from coterie.report.plots import TrainingPlots
+    from coterie.report.matplotlib_plots import TrainingPlots
 
 _sound = fitting("The record of these trained models", DAMAGED)  # around what is made of one that may have been read
 
@@ -274,8 +274,8 @@ class TrainingResult:
 
     @property
     def plot(self) -> TrainingPlots:
-        """Pictures for notebooks, such as ``plot.curves()``: see :class:`coterie.report.plots.TrainingPlots`."""
-        from coterie.report.plots import TrainingPlots
+        """Pictures for notebooks, such as ``plot.curves()``: see :class:`coterie.report.matplotlib_plots.TrainingPlots`."""
+        from coterie.report.matplotlib_plots import TrainingPlots
 
         return TrainingPlots(self)
 

@@ -14,7 +14,7 @@ import coterie
 from coterie.errors import CoterieError
 from coterie.evidence.training_comparison import compare
 from coterie.report import fit_figures
-from coterie.report.plots import colours
+from coterie.report.matplotlib_plots import colours
 from coterie.results.training_result import TrainingResult
 from tests.messages import names
 from tests.results import factory
