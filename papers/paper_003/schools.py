@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.data.datasets import describe, fetch
 from coterie.data.prepare_table import prepare
-from coterie.relations.given_by_label import by_position
+from coterie.relations.relations_by_label import by_position
 from coterie.report.tables import Table
 from papers.outcome import Outcome, Settings
 from papers.paper_003.ours import CLOSE, Ours, on_table, remembered

@@ -14,7 +14,7 @@ from coterie.evidence.table_selection import select
 from coterie.families import GAUSSIAN
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.relations.clusters import ClusterTree
-from coterie.relations.given_by_label import aligned
+from coterie.relations.relations_by_label import aligned
 from coterie.report.fit_page import made, render, tiles
 from coterie.report.words import headline
 from coterie.runs.run_table_method import client_losses, run

@@ -23,7 +23,7 @@ from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree import strengths
 from coterie.numerics.arrays import Floats
 from coterie.objectives.holdout import HeldOut
-from coterie.relations.given_by_label import main_clients, weight_matrix
+from coterie.relations.relations_by_label import main_clients, weight_matrix
 from coterie.runs.run_table_method import block_size, client_losses, objective, run
 
 GRID = np.linspace(0.0, 1.0, 11)  # candidates for a weight of others

@@ -46,8 +46,8 @@ from coterie.methods.tree.penalised_tree import Basis
 from coterie.numerics.arrays import compile_seconds
 from coterie.options import declared
 from coterie.relations.clusters import ClusterTree
-from coterie.relations.given_by_label import LeftOut, aligned, by_position, main_clients, plain_strength
 from coterie.relations.network import Network
+from coterie.relations.relations_by_label import LeftOut, aligned, by_position, main_clients, plain_strength
 from coterie.results import notes as words
 from coterie.results.call_as_config import in_words_of_a_call, over_rounds, table_call_sections
 from coterie.results.fit_options import Options

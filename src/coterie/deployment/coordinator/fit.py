@@ -27,7 +27,7 @@ from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names
 from coterie.queries import Unclustered
 from coterie.relations.clusters import ClusterTree
-from coterie.relations.given_by_label import aligned, by_position
+from coterie.relations.relations_by_label import aligned, by_position
 from coterie.results.fit_options import Options
 from coterie.results.fit_result import FitResult
 from coterie.results.notes import after
