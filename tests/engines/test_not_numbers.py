@@ -19,7 +19,7 @@ from coterie.methods.scaffold import Scaffold
 from coterie.methods.tree import client_work as tree_work
 from coterie.methods.tree.marginal_likelihood import laplace
 from coterie.methods.tree.penalised_tree import describe, prepare
-from coterie.methods.tree.sweep import zero_deviations
+from coterie.methods.tree.sweep_up_and_down import zero_deviations
 from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import LIMIT, decode_loss, encode_loss, overflowed
 from coterie.relations.clusters import ClusterTree

@@ -11,7 +11,7 @@ from coterie.errors import CoterieError
 from coterie.methods import clusterwise, given_strengths, hierarchical, local, own_intercept, pooled
 from coterie.methods.tree import marginal_likelihood
 from coterie.methods.tree.penalised_tree import prepare
-from coterie.methods.tree.sweep import zero_deviations
+from coterie.methods.tree.sweep_up_and_down import zero_deviations
 from tests.methods import dense
 from tests.methods.dense import table
 

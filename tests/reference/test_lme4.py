@@ -24,7 +24,7 @@ from coterie.methods import hierarchical
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree import marginal_likelihood
 from coterie.methods.tree.penalised_tree import prepare
-from coterie.methods.tree.sweep import zero_deviations
+from coterie.methods.tree.sweep_up_and_down import zero_deviations
 from coterie.objectives.glm import GLM
 from coterie.relations.clusters import ClusterTree
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.methods.tree.sweep import fold_free, unfold_free
+from coterie.methods.tree.sweep_up_and_down import fold_free, unfold_free
 from coterie.numerics import arrays, tree_fold
 from coterie.objectives.glm import cholesky
 

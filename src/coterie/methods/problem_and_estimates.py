@@ -13,7 +13,7 @@ from coterie.families import Family, family_named
 from coterie.federation import Federation, PerCluster, require_all_replies
 from coterie.methods.tree.client_work import finish
 from coterie.methods.tree.penalised_tree import Basis, Setup, Solution, per_cluster
-from coterie.methods.tree.sweep import sweep_down
+from coterie.methods.tree.sweep_up_and_down import sweep_down
 from coterie.methods.tree.variance_uncertainty import Explored
 from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.relations.clusters import ClusterTree

@@ -28,7 +28,7 @@ from coterie.methods import hierarchical
 from coterie.methods.tree.marginal_likelihood import independent
 from coterie.methods.tree.penalised_tree import prepare, solve
 from coterie.methods.tree.quadrature import quadrature_points
-from coterie.methods.tree.sweep import zero_deviations
+from coterie.methods.tree.sweep_up_and_down import zero_deviations
 from coterie.methods.tree.variances import STARTS, Variances, run_to_end
 from coterie.numerics.arrays import Floats, full
 from coterie.relations.clusters import ClusterTree

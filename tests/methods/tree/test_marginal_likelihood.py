@@ -5,7 +5,7 @@ import pytest
 
 from coterie.methods.hierarchical import structures
 from coterie.methods.tree.penalised_tree import prepare
-from coterie.methods.tree.sweep import zero_deviations
+from coterie.methods.tree.sweep_up_and_down import zero_deviations
 from coterie.methods.tree.variances import Variances
 from tests.methods import dense
 from tests.methods.dense import table

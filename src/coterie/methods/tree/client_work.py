@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from coterie.federation import Site, work
-from coterie.methods.tree.sweep import fold_free, unfold_free
+from coterie.methods.tree.sweep_up_and_down import fold_free, unfold_free
 from coterie.numerics import tree_fold
 from coterie.numerics.arrays import Bools, Floats, Ints, full
 from coterie.objectives.constants import expand_glm

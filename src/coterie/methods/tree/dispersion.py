@@ -26,7 +26,7 @@ from coterie.methods.tree.client_work import Reply, client_factors, single_direc
 from coterie.methods.tree.marginal_likelihood import leverage
 from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, prepare, solve
 from coterie.methods.tree.quadrature import quadrature_points
-from coterie.methods.tree.sweep import place, sweep_down, sweep_up
+from coterie.methods.tree.sweep_up_and_down import place, sweep_down, sweep_up
 from coterie.methods.tree.variances import FEW_ROWS, State, Variances
 from coterie.numerics import tree_fold
 from coterie.numerics.arrays import Floats, Ints, full

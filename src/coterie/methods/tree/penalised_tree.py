@@ -18,7 +18,7 @@ from coterie.errors import CoterieError
 from coterie.families import Family, family_named
 from coterie.federation import Federation, PerCluster, Site, Sums, nonnegative, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, fold_messages
-from coterie.methods.tree.sweep import Positions, Swept, place, sweep_down, sweep_up
+from coterie.methods.tree.sweep_up_and_down import Positions, Swept, place, sweep_down, sweep_up
 from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.objectives.mean_loss import LIMIT
 from coterie.relations.clusters import ClusterTree

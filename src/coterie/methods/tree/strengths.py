@@ -21,7 +21,7 @@ from coterie.methods.given_strengths import Strength, alone, factors
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.client_work import expand_loss, fold_expansion, held_out_loss, reveal, solve_expansion
 from coterie.methods.tree.penalised_tree import Setup, prepare, solve
-from coterie.methods.tree.sweep import Positions, sweep_down, sweep_up
+from coterie.methods.tree.sweep_up_and_down import Positions, sweep_down, sweep_up
 from coterie.methods.tree.variances import Variances
 from coterie.numerics.arrays import Floats, pack
 from coterie.objectives.mean_loss import decode_loss

@@ -23,7 +23,7 @@ from coterie.methods.tree.client_work import Reply, unfold
 from coterie.methods.tree.in_step import in_step, part, release, site_of
 from coterie.methods.tree.marginal_likelihood import Deviance, Scores, gaussian, independent, laplace, slopes
 from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, solve
-from coterie.methods.tree.sweep import Positions, place, sweep_down
+from coterie.methods.tree.sweep_up_and_down import Positions, place, sweep_down
 from coterie.numerics.arrays import Bools, Floats, Ints, full
 from coterie.relations.covariance import (
     Structure,

@@ -26,7 +26,7 @@ from coterie.federation import Federation, PerCluster, Site, require_all_replies
 from coterie.methods.tree.client_work import Reply, unfold
 from coterie.methods.tree.marginal_likelihood import Curvature, Deviance
 from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, solve
-from coterie.methods.tree.sweep import sweep_down, zero_deviations
+from coterie.methods.tree.sweep_up_and_down import sweep_down, zero_deviations
 from coterie.numerics.arrays import Floats, Ints, full
 from coterie.relations.covariance import bfgs_update
 
