@@ -17,7 +17,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, Sums, work
 from coterie.methods.feddyn import count
 from coterie.methods.local_training.client_work import LocalRound, ModelTransport, Reply, finite, merge, train
-from coterie.methods.local_training.own_models import OwnModels
+from coterie.methods.local_training.personalized_aggregation import OwnModels
 from coterie.methods.local_training.rounds import Passes, State, client_models
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.parameters import parameter_mask

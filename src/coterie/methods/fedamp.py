@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from coterie.methods import fedprox
-from coterie.methods.local_training.own_models import OwnModels
+from coterie.methods.local_training.personalized_aggregation import OwnModels
 from coterie.methods.local_training.rounds import Passes, Smoothness, State
 from coterie.numerics.arrays import Floats, Ints
 from coterie.options import Option

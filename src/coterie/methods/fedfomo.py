@@ -15,7 +15,7 @@ import numpy as np
 
 from coterie.federation import Federation, PerRow, Site, Sums, work
 from coterie.methods.local_training.client_work import LocalRound, Reply, finite, merge
-from coterie.methods.local_training.own_models import OwnModels
+from coterie.methods.local_training.personalized_aggregation import OwnModels
 from coterie.methods.local_training.rounds import Passes, State
 from coterie.numerics import keyed_random
 from coterie.numerics.arrays import Floats, Ints

@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.federation import Site, work
 from coterie.methods.local_training.client_work import LocalRound, Reply, train
-from coterie.methods.local_training.own_models import OwnModels
+from coterie.methods.local_training.personalized_aggregation import OwnModels
 from coterie.methods.local_training.rounds import Passes, State
 from coterie.numerics.arrays import Floats, Ints
 from coterie.numerics.simplex_qp import diagonal_simplex_qp
