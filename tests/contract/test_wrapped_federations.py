@@ -13,7 +13,7 @@ from coterie.codecs.compression import CompressedFederation, Compression
 from coterie.engines import InProcess
 from coterie.engines.privacy import Private
 from coterie.federation import Federation, work
-from coterie.methods.aggregation.guarded_sums import Guarded
+from coterie.methods.aggregation.quarantine_and_memory import Guarded
 from coterie.queries import WrappedFederation
 
 SOURCE = Path(coterie.__file__).parent

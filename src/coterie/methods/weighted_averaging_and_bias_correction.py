@@ -16,7 +16,7 @@ import numpy as np
 
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerRow, Site, work
-from coterie.methods.aggregation.guarded_sums import Guarded, one_by_one
+from coterie.methods.aggregation.quarantine_and_memory import Guarded, one_by_one
 from coterie.methods.aggregation.rules import Aggregator, State
 from coterie.methods.collaboration.collaborators import Collaborators, require_columns
 from coterie.methods.collaboration.metric_and_similarity import Metric

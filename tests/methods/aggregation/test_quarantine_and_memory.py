@@ -9,7 +9,7 @@ from coterie.engines import InProcess
 from coterie.engines.checkpoint_and_journal import load_checkpoint, save_checkpoint
 from coterie.errors import CoterieError
 from coterie.federation import PerRow, work
-from coterie.methods.aggregation.guarded_sums import Guarded, one_by_one
+from coterie.methods.aggregation.quarantine_and_memory import Guarded, one_by_one
 from coterie.methods.aggregation.rules import Aggregator
 from coterie.methods.collaboration.collaborators import Collaborators
 from coterie.methods.collaboration.metric_and_similarity import Metric
