@@ -34,6 +34,7 @@ ROOMS = (
         "options",
         "remote",
         "files",
+        "user_code_digest",
         "user_code",
         "status_line",
         "likelihoods",

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 import coterie
 from coterie import load
 from coterie.errors import CoterieError
-from coterie.methods.code_digest import digest
 from coterie.report.fit_page import write_report
 from coterie.results import saved_results as store
 from coterie.results.fit_result import FitResult
@@ -31,6 +30,7 @@ from coterie.results.saved_values import Shelf, plain, unplain
 from coterie.runs.config import Config
 from coterie.runs.training import train
 from coterie.runs.training_problem import TrainingProblem
+from coterie.user_code_digest import digest
 from tests.messages import names
 from tests.results import factory
 from tests.trained import result_of

@@ -19,8 +19,6 @@ from coterie import __version__, files
 from coterie.errors import CoterieError, checked_call, fitting, listed, or_say
 from coterie.evidence.training_comparison import TrainingComparison
 from coterie.families import is_family
-from coterie.methods.code_digest import Digest, digest
-from coterie.methods.user_defined_method import Permitted
 from coterie.options import need_names
 from coterie.relations.covariance import Uncertainty
 from coterie.results.fit_result import FitResult
@@ -34,6 +32,8 @@ from coterie.runs.metrics import METRICS, Measured
 from coterie.runs.model_objective import own
 from coterie.runs.scores_over_clients import Rule, Scores
 from coterie.runs.training import Trained
+from coterie.user_code import Permitted
+from coterie.user_code_digest import Digest, digest
 
 SCHEMA = 1
 MODEL, TRAINING = Form("model.json", "coterie model"), Form("training.json", "coterie training")
@@ -301,7 +301,7 @@ def _own_model(path: str) -> str:
 
 
 def _digests(config: Config, method: str) -> dict[str, Digest]:
-    """:func:`~coterie.methods.code_digest.digest` of the code of a user's own that a configuration names."""
+    """:func:`~coterie.user_code_digest.digest` of the code of a user's own that a configuration names."""
     paths = {config.model[key] or "": what for key, what in _CODE.items()}
     theirs = {path: what for path, what in paths.items() if own(path)}
     found: dict[str, Digest] = {}

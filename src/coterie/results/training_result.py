@@ -274,7 +274,7 @@ class TrainingResult:
 
     @property
     def plot(self) -> TrainingPlots:
-        """Pictures for notebooks, such as ``plot.curves()``: see :class:`coterie.report.matplotlib_plots.TrainingPlots`."""
+        """Pictures for notebooks, as ``plot.curves()``: see :class:`coterie.report.matplotlib_plots.TrainingPlots`."""
         from coterie.report.matplotlib_plots import TrainingPlots
 
         return TrainingPlots(self)

@@ -14,10 +14,10 @@ from coterie.errors import RAISED, CoterieError, nearest
 from coterie.methods.method import Method
 from coterie.methods.networks.similarity import Similarity
 from coterie.methods.registry import TRAINED, trained_method
-from coterie.methods.user_defined_method import Permitted, named
 from coterie.options import Declared, Option, declared, need_names
 from coterie.runs.config_keys import SECTIONS, matters, need_keys_heeded, section
 from coterie.runs.in_memory import Held, need_named
+from coterie.user_code import Permitted, named
 
 TABLES = (*SECTIONS, "network", "method", "methods")
 ALL, AUTO = "all", "auto"

@@ -18,7 +18,7 @@ from coterie.numerics import keyed_random
 from coterie.numerics.arrays import full
 from coterie.objectives.glm import GLM
 from coterie.objectives.quadratic import Quadratic
-from tests.methods.aggregation.test_guarded_sums import M, correcting, last, quadratics, weights
+from tests.methods.aggregation.test_quarantine_and_memory import M, correcting, last, quadratics, weights
 
 
 def table(family, seed=0, counts=(6, 9, 4, 12), d=3):

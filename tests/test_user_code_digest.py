@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.methods.code_digest import digest
+from coterie.user_code_digest import digest
 
 VALUES = [
     (1, 2),
@@ -130,7 +130,7 @@ def test_a_notebook_s_function_is_told_by_what_it_calls():
 
 def test_another_process_finds_the_same():
     code = (
-        "import torch, functools\nfrom coterie.methods.code_digest import digest\n"
+        "import torch, functools\nfrom coterie.user_code_digest import digest\n"
         "def of(v):\n    return lambda o: (o, v)\n"
         "print(digest(of([{'a', 'b', 'c'}, torch.nn.Linear, torch.float32, {'x': frozenset('pq')}, 1.5])).sha256)"
     )
