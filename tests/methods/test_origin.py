@@ -8,7 +8,7 @@ import pytest
 
 import coterie
 from coterie.errors import CoterieError
-from coterie.relations.covariance import Structure, at_means
+from coterie.methods.tree.covariance_structure import Structure, at_means
 
 
 def pupils(family):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.relations.covariance import bfgs_update, guarded_inverse
+from coterie.methods.tree.covariance_structure import bfgs_update, guarded_inverse
 
 
 def direct(B, s, y):

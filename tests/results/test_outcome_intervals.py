@@ -10,8 +10,8 @@ from scipy.special import expit
 import coterie
 from coterie.errors import CoterieError
 from coterie.families import family_named
+from coterie.methods.tree.variance_posterior import Uncertainty
 from coterie.numerics.arrays import full
-from coterie.relations.covariance import Uncertainty
 from coterie.results.predict import outcome_interval, predict_rows
 from tests.messages import names
 from tests.results import factory

@@ -15,11 +15,11 @@ import numpy as np
 from coterie.federation import Federation, require_all_replies
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem, collect
 from coterie.methods.tree import variances
+from coterie.methods.tree.covariance_structure import STRUCTURES, Structure
 from coterie.methods.tree.penalised_tree import Setup, prepare
 from coterie.methods.tree.quadrature import of_integrals, quadrature_points
 from coterie.methods.tree.variance_uncertainty import explore
 from coterie.methods.tree.variances import State, Variances
-from coterie.relations.covariance import STRUCTURES, Structure
 
 
 def fit(

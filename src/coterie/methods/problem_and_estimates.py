@@ -14,10 +14,10 @@ from coterie.federation import Federation, PerCluster, require_all_replies
 from coterie.methods.tree.client_work import finish
 from coterie.methods.tree.penalised_tree import Basis, Setup, Solution, per_cluster
 from coterie.methods.tree.sweep_up_and_down import sweep_down
+from coterie.methods.tree.variance_posterior import Uncertainty, with_added
 from coterie.methods.tree.variance_uncertainty import Explored
 from coterie.numerics.arrays import Floats, Ints, full, pack
 from coterie.relations.clusters import ClusterTree
-from coterie.relations.covariance import Uncertainty, with_added
 
 
 @dataclass(frozen=True)

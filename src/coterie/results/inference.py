@@ -17,8 +17,8 @@ from coterie.data.table import Table
 from coterie.errors import CoterieError, checked_calls, nearest, plural
 from coterie.families import family_named
 from coterie.lazy_modules import special
+from coterie.methods.tree.variance_posterior import degrees_of_freedom, mean_over_scale
 from coterie.numerics.arrays import Floats
-from coterie.relations.covariance import degrees_of_freedom, mean_over_scale
 from coterie.results.model import Model
 from coterie.results.predict import read_rows
 from coterie.results.variance_intervals import variances

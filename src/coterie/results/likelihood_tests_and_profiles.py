@@ -25,6 +25,7 @@ from coterie.errors import CoterieError, checked_call, listed, plural
 from coterie.families import family_named
 from coterie.lazy_modules import special
 from coterie.methods import hierarchical
+from coterie.methods.tree.covariance_structure import means_frame
 from coterie.methods.tree.marginal_likelihood import independent
 from coterie.methods.tree.penalised_tree import prepare, solve
 from coterie.methods.tree.quadrature import quadrature_points
@@ -32,7 +33,6 @@ from coterie.methods.tree.sweep_up_and_down import zero_deviations
 from coterie.methods.tree.variances import STARTS, Variances, run_to_end
 from coterie.numerics.arrays import Floats, full
 from coterie.relations.clusters import ClusterTree
-from coterie.relations.covariance import means_frame
 from coterie.results.inference import Inference, need_level
 from coterie.results.model import Model, Nodes
 from coterie.runs.run_table_method import objective

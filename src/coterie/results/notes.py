@@ -13,10 +13,10 @@ from coterie.errors import joined, plural
 from coterie.methods.local import LIGHT
 from coterie.methods.problem_and_estimates import Estimates, GroupedProblem
 from coterie.methods.registry import FITTED
+from coterie.methods.tree.covariance_structure import at_means
 from coterie.methods.tree.dispersion import said_of
 from coterie.methods.tree.variances import PRIOR_ROWS
 from coterie.numerics.arrays import Floats
-from coterie.relations.covariance import at_means
 
 FAR = 0.01
 """Share of its way that a run may be short of without a word."""

@@ -17,8 +17,8 @@ from coterie.data.labels import Labels, encode, find_labels, label_text, numbere
 from coterie.data.table import Table
 from coterie.errors import CoterieError, plural
 from coterie.families import Family
+from coterie.methods.tree.variance_posterior import half_widths, mean_over_scale
 from coterie.numerics.arrays import Bools, Floats, Ints, kernel
-from coterie.relations.covariance import half_widths, mean_over_scale
 from coterie.results.model import Model, Nodes
 
 Scale = Literal["response", "link"]

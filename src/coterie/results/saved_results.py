@@ -19,8 +19,8 @@ from coterie import __version__, files
 from coterie.errors import CoterieError, checked_call, fitting, listed, or_say
 from coterie.evidence.training_comparison import TrainingComparison
 from coterie.families import is_family
+from coterie.methods.tree.variance_posterior import Uncertainty
 from coterie.options import need_names
-from coterie.relations.covariance import Uncertainty
 from coterie.results.fit_result import FitResult
 from coterie.results.model import Model
 from coterie.results.net_predictions import DAMAGED

@@ -11,8 +11,9 @@ import pandas as pd
 
 from coterie.families import family_named
 from coterie.lazy_modules import special
+from coterie.methods.tree.covariance_structure import at_means, means_frame
+from coterie.methods.tree.variance_posterior import degrees_of_freedom
 from coterie.numerics.arrays import Floats, Ints, full
-from coterie.relations.covariance import at_means, degrees_of_freedom, means_frame
 from coterie.results.model import Model, Nodes
 
 Row = tuple[Any, Any, str, str, float, float, float, float]

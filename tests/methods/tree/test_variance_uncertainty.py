@@ -13,10 +13,11 @@ import coterie
 from coterie.engines.local_engines import Loopback
 from coterie.methods import hierarchical
 from coterie.methods.tree import variance_uncertainty
+from coterie.methods.tree.covariance_structure import Structure
 from coterie.methods.tree.in_step import in_step
+from coterie.methods.tree.variance_posterior import axis_weights, correlation_weights, degrees_of_freedom, half_widths
 from coterie.numerics.arrays import full
 from coterie.objectives.glm import GLM
-from coterie.relations.covariance import Structure, axis_weights, correlation_weights, degrees_of_freedom, half_widths
 from tests.methods import dense
 from tests.methods.dense import table
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from coterie.federation import Site, work
 from coterie.methods.tree.sweep_up_and_down import fold_free, unfold_free
+from coterie.methods.tree.variance_posterior import with_added
 from coterie.numerics import tree_fold
 from coterie.numerics.arrays import Bools, Floats, Ints, full
 from coterie.objectives.constants import expand_glm
 from coterie.objectives.mean_loss import OVERFLOW, encode_loss, overflowed
 from coterie.objectives.quadrature import integrals
-from coterie.relations.covariance import with_added
 
 Reply = dict[str, Any]
 

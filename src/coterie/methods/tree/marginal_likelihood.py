@@ -18,11 +18,11 @@ import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, Sums, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, client_factors, single_direction
+from coterie.methods.tree.covariance_structure import Structure, guarded_inverse, information
 from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, solve
 from coterie.methods.tree.sweep_up_and_down import SMALL, Positions, node_factors, place, sweep_down, sweep_up
 from coterie.numerics import tree_fold
 from coterie.numerics.arrays import Bools, Floats, Ints, full, pack
-from coterie.relations.covariance import Structure, guarded_inverse, information
 
 
 @dataclass(frozen=True)

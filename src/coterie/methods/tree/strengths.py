@@ -20,12 +20,12 @@ from coterie.federation import Federation, PerCluster, PerRow, require_all_repli
 from coterie.methods.given_strengths import Strength, alone, factors
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.client_work import expand_loss, fold_expansion, held_out_loss, reveal, solve_expansion
+from coterie.methods.tree.covariance_structure import Structure
 from coterie.methods.tree.penalised_tree import Setup, prepare, solve
 from coterie.methods.tree.sweep_up_and_down import Positions, sweep_down, sweep_up
 from coterie.methods.tree.variances import Variances
 from coterie.numerics.arrays import Floats, pack
 from coterie.objectives.mean_loss import decode_loss
-from coterie.relations.covariance import Structure
 
 STRONGEST = 1e4
 """Largest strength: where no variance is found, clients (or clusters) are as good as one, and rounds stay possible."""

@@ -1,4 +1,4 @@
-"""How uncertain the variances of a fitted tree are, and what follows for every node: see ``relations.covariance``.
+"""How uncertain the variances of a fitted tree are, and what follows for every node: see ``variance_posterior``.
 
 Each variance is moved to two more points, the others at their estimates. The restricted deviance there says how likely
 they are; the tree, solved anew, where every node then is and how surely. Clients keep at home what they would be, and
@@ -20,13 +20,12 @@ import numpy as np
 
 from coterie.federation import Federation, PerCluster, Site, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, unfold
+from coterie.methods.tree.covariance_structure import Structure
 from coterie.methods.tree.in_step import in_step, part, release, site_of
 from coterie.methods.tree.marginal_likelihood import Deviance, Scores, gaussian, independent, laplace, slopes
 from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, solve
 from coterie.methods.tree.sweep_up_and_down import Positions, place, sweep_down
-from coterie.numerics.arrays import Bools, Floats, Ints, full
-from coterie.relations.covariance import (
-    Structure,
+from coterie.methods.tree.variance_posterior import (
     Uncertainty,
     axis_weights,
     correlation_weights,
@@ -35,6 +34,7 @@ from coterie.relations.covariance import (
     widened,
     with_added,
 )
+from coterie.numerics.arrays import Bools, Floats, Ints, full
 
 SHARE = 0.01  # of v, at least, is taken to be sampling variance
 STEP = 1.5  # standard deviations of log v between an axis's points

@@ -24,11 +24,11 @@ import numpy as np
 from coterie.errors import CoterieError
 from coterie.federation import Federation, PerCluster, Site, require_all_replies, work
 from coterie.methods.tree.client_work import Reply, unfold
+from coterie.methods.tree.covariance_structure import bfgs_update
 from coterie.methods.tree.marginal_likelihood import Curvature, Deviance
 from coterie.methods.tree.penalised_tree import Setup, Solution, per_cluster, solve
 from coterie.methods.tree.sweep_up_and_down import sweep_down, zero_deviations
 from coterie.numerics.arrays import Floats, Ints, full
-from coterie.relations.covariance import bfgs_update
 
 log = logging.getLogger(__name__)
 APART = 1e-3  # between deviances of two optima
