@@ -33,7 +33,7 @@ from coterie.runs.loop_and_callbacks import Callback, Look, State, follow
 from coterie.runs.model_objective import need_layers, of_layout
 from coterie.runs.scores_over_clients import RARE, Scores
 from coterie.runs.training_problem import TrainingProblem
-from coterie.runs.user_defined_checks import CheckedMethod
+from coterie.runs.user_defined_method_checks import CheckedMethod
 
 Point = dict[str, float]
 FILE, SITES = "checkpoint", "sites"
