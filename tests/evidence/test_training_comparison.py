@@ -11,7 +11,8 @@ from scipy import stats
 from coterie.errors import CoterieError
 from coterie.evidence.comparison import interval
 from coterie.evidence.training_comparison import TrainingComparison, compare
-from coterie.report import training_page as page
+from coterie.report import training_answer_and_notes as answer
+from coterie.report import training_tables
 from coterie.report.tables import render_text
 from coterie.runs.config import Config
 from coterie.runs.scores_over_clients import Rule, Scores
@@ -88,8 +89,8 @@ def test_where_no_loss_is_finite_the_answer_says_what_to_do(result):
     }
     diverged = replace(result, runs=wild)
     says = "finite loss on held-out rows: take smaller steps (eta), or scale the inputs."
-    assert page.headline(diverged) == f"No method has a {says}"
-    assert page.headline(replace(diverged, runs={"ditto": wild["ditto"]})) == f"ditto has no {says}"
+    assert answer.headline(diverged) == f"No method has a {says}"
+    assert answer.headline(replace(diverged, runs={"ditto": wild["ditto"]})) == f"ditto has no {says}"
     assert np.isinf(diverged.table["loss"]).all() and diverged.table["to_best_low"].isna().all()
 
 
@@ -203,9 +204,9 @@ def test_a_score_that_is_no_number_judges_nothing_and_is_named(greater):
     assert result.score == "loss" and result.best == by_loss.best == result.table["loss"].idxmin()
     assert result.table["nothing"].isna().all() and result.table["chosen"].equals(by_loss.table["chosen"])
     assert (result.table["loss"] == by_loss.table["loss"]).all()
-    text = render_text(page.comparison_table(result), 200)
+    text = render_text(training_tables.comparison_table(result), 200)
     assert "No method's nothing is a number for all clients: methods are ordered by their loss." in text
-    assert any("the nothing of fedavg is not a number at client" in note for note in page.notes(result))
+    assert any("the nothing of fedavg is not a number at client" in note for note in answer.notes(result))
 
 
 def cross(outputs, targets):
@@ -226,10 +227,10 @@ def test_a_score_of_one_s_own_has_its_name_and_no_bounds():
         assert table[judged].iloc[0] == (table[judged].max() if greater else table[judged].min())
         if greater is not None:
             assert (table["far_worst"] < table["far"]).all() == greater
-        text = render_text(page.comparison_table(result), 200)
+        text = render_text(training_tables.comparison_table(result), 200)
         assert "far (95% interval)" in text and "loss (95% interval)" in text and "accuracy" not in text
         assert ("greater_is_better" in text) == (greater is None)
-        assert f"has a {judged} of" in page.headline(result)
+        assert f"has a {judged} of" in answer.headline(result)
 
 
 def test_rare_outcomes_are_judged_by_the_loss_beside_balanced_accuracy(tmp_path):
@@ -251,14 +252,14 @@ def test_rare_outcomes_are_judged_by_the_loss_beside_balanced_accuracy(tmp_path)
     rows = np.concatenate([np.arange(a, b) for a, b in zip(part.starts, part.stops, strict=True)])
     right = balanced_accuracy_score(part.y[rows], problem.held.predict(theta))
     assert table["balanced_accuracy"]["fedavg"] == pytest.approx(right)
-    text = render_text(page.comparison_table(result), 240)
+    text = render_text(training_tables.comparison_table(result), 240)
     assert "balanced accuracy, % (95% interval)" in text and "ordered by their loss" in " ".join(text.split())
 
 
 def test_clients_that_no_score_has_are_named():
     scores = Scores(np.array([1.0, np.nan, np.inf]), None, np.array([3.0, 0.0, 2.0]), Rule())
     run = Trained("fedavg", {}, 0, None, scores, [], "running", 1, labels=("a", "b", "c"))
-    none, wild = page.unscored(run)
+    none, wild = answer.unscored(run)
     assert "no score has client b" in none and "not finite at client c" in wild
 
 
@@ -310,7 +311,7 @@ def test_all_leaves_out_what_privacy_refuses_and_says_so(unit, kept):
     found = compare(config(run={"rounds": 1}, privacy={"clip": 1.0, "noise": 1.0, "unit": unit}), ["all"])
     out = ["scaffold", "ifca", "cfl", "found-groups", "group-penalty", "similarity-network"]
     assert kept in found.runs and not set(out) & set(found.runs)
-    note = next(note for note in page.notes(found) if "[privacy]" in note)
+    note = next(note for note in answer.notes(found) if "[privacy]" in note)
     assert all(name in note for name in out) and kept not in note
 
 

@@ -12,7 +12,8 @@ import pytest
 import coterie
 from coterie.errors import CoterieError
 from coterie.evidence.training_comparison import compare
-from coterie.report import training_figures, training_page
+from coterie.report import training_answer_and_notes as answer
+from coterie.report import training_figures, training_page, training_tables
 from coterie.report.tables import render_text
 from tests.runs.test_training import config
 
@@ -49,42 +50,42 @@ def test_who_is_with_whom(result):
     assert square is not None
     assert square.svg.count('class="with"') == 12
     assert square.svg.count('class="edge"') == 3
-    table = training_page.confusion_table(result, "ifca")
+    table = training_tables.confusion_table(result, "ifca")
     assert sum(int(cell) for row in table.rows for cell in row[1:]) == 12
     assert table.note.count(".") >= 3
     unknown = replace(result, groups=[None, None])
-    assert training_page.confusion_table(unknown, "ifca").note == "No groups are known."
+    assert training_tables.confusion_table(unknown, "ifca").note == "No groups are known."
 
 
 def test_the_groups_own_gradients_are_drawn_and_printed(result):
-    seen = training_page.growths(result)
+    seen = training_tables.growths(result)
     assert list(seen) == ["group-models"]
-    table = training_page.growth_table("group-models", seen["group-models"])
+    table = training_tables.growth_table("group-models", seen["group-models"])
     assert all(title in training_page.render(result) for title in table.columns)
     assert [row[0] for row in table.rows] == [f"group {g}" for g in range(1, 5)]
     figure = training_figures.gradients("group-models", seen["group-models"])
     assert figure.svg.count('class="curve') >= 5
-    assert sum("squared gradient of the sum" in note for note in training_page.notes(result)) == 1
+    assert sum("squared gradient of the sum" in note for note in answer.notes(result)) == 1
 
 
 def test_the_table_in_a_terminal(result):
-    text = render_text(training_page.comparison_table(result), 160)
+    text = render_text(training_tables.comparison_table(result), 160)
     assert text.count("\n> ") == 1
     assert "all rows" in text
     assert f"Configuration {result.fingerprint}" in " ".join(text.split())
 
 
 def test_the_answer_says_what_may_be_as_good(result):
-    text = training_page.headline(result)
+    text = answer.headline(result)
     assert text.startswith(f"{result.best} has an accuracy of ")
-    assert all(name in text for name in training_page.as_good(result))
+    assert all(name in text for name in answer.as_good(result))
 
 
 def test_one_method_alone(result):
     alone = replace(result, runs={"ditto": result.runs["ditto"]})
     page = training_page.render(alone)
     assert "What was trained" in page
-    assert "against" not in training_page.comparison_table(alone).columns[2]
+    assert "against" not in training_tables.comparison_table(alone).columns[2]
 
 
 def test_what_went_wrong_is_said(result):

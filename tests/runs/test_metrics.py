@@ -11,7 +11,7 @@ from coterie.errors import CoterieError
 from coterie.evidence.comparison import statistic
 from coterie.evidence.training_comparison import compare
 from coterie.evidence.training_selection import pick
-from coterie.report import training_page as page
+from coterie.report import training_page
 from coterie.results.saved_results import load
 from coterie.results.training_result import train as fitted
 from coterie.runs.config import Config
@@ -227,7 +227,7 @@ def test_the_first_metric_judges_methods_settings_and_when_to_stop(tmp_path):
     assert pick(judge, "fedavg") == settings[np.argmax(tried)]  # of tiny steps from 0, too, the direction tells
     run = train(problem, "fedavg", {"eta": 0.5})
     assert max(point["validation"] for point in run.curve) == pytest.approx(over_clients(run.theta))  # those it kept
-    text = " ".join(page.render(found).split())
+    text = " ".join(training_page.render(found).split())
     assert "AUC: area under the ROC curve" in text and "higher is better; 6 of 8 clients count" in text
     assert "AUC is undefined for client 0, 1, with held-out rows of one class only" in text
     assert "Jain" in text and "has an AUC of" in result.reason

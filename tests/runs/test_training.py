@@ -14,7 +14,7 @@ from coterie.errors import CoterieError
 from coterie.evidence.training_comparison import compare
 from coterie.methods.group_sgd import GroupSGD
 from coterie.methods.registry import TRAINED
-from coterie.report.training_page import notes
+from coterie.report.training_answer_and_notes import notes
 from coterie.results import saved_results as store
 from coterie.runs.config import Config
 from coterie.runs.loop_and_callbacks import Callback, callbacks
@@ -380,7 +380,7 @@ def test_callbacks_that_fail_lack_methods_or_are_none(problem):
 
 def test_what_no_theorem_covers_is_noted_with_the_run():
     from coterie.evidence.training_comparison import TrainingComparison
-    from coterie.report.training_page import notes
+    from coterie.report.training_answer_and_notes import notes
     from coterie.runs.config import Config
     from coterie.runs.training import train
     from coterie.runs.training_problem import TrainingProblem

@@ -14,7 +14,8 @@ from coterie import load
 from coterie.errors import CoterieError
 from coterie.evidence.training_comparison import compare
 from coterie.methods.registry import TRAINED, trained_method
-from coterie.report.training_page import headline, write_report
+from coterie.report.training_answer_and_notes import headline
+from coterie.report.training_page import write_report
 from coterie.runs.config import Config
 from coterie.runs.loop_and_callbacks import callbacks
 from coterie.runs.training import train

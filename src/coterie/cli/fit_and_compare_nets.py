@@ -137,12 +137,13 @@ def compare_nets(
 
 def show(trained: TrainingComparison) -> None:
     """The table as wide as the terminal, and what a reader should know besides."""
-    from coterie.report import training_page as page
+    from coterie.report import training_answer_and_notes as answer
+    from coterie.report import training_tables
     from coterie.report.tables import render_text
 
-    print(render_text(page.comparison_table(trained), width()), end="")
+    print(render_text(training_tables.comparison_table(trained), width()), end="")
     print()
-    said, notes = page.headline(trained), list(page.notes(trained))
+    said, notes = answer.headline(trained), list(answer.notes(trained))
     for sentence in (said, *(f"Note: {note}" for note in notes)):
         say(sentence)
     found(comparison=trained.table, best=trained.best, headline=said, notes=notes)

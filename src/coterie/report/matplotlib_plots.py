@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import CoterieError, checked_calls, listed, nearest
-from coterie.report import fit_figures, training_figures, training_page, words
+from coterie.report import fit_figures, training_figures, words
 from coterie.report.method_section import network_of
 from coterie.report.network_figures import spring_layout
 from coterie.report.svg import COLOURS, decades
+from coterie.report.training_answer_and_notes import claim
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -244,7 +245,7 @@ class TrainingPlots(Plots):
         """The score of every method over rows with its interval, best first."""
         evidence, frame = self._scored(), self.result.comparison
         ends = frame[[f"{evidence.score}_low", f"{evidence.score}_high"]]
-        title = words.sentence(training_page.claim(evidence)) if len(frame) == 1 else f"{evidence.best} is ahead"
+        title = words.sentence(claim(evidence)) if len(frame) == 1 else f"{evidence.best} is ahead"
         x = f"held-out {training_figures.unit(evidence.score)}"
         return _lying(ax, title, x, [str(name) for name in frame.index], frame[evidence.score], ends)
 

@@ -177,7 +177,7 @@ class TrainingResult:
     @_sound
     def reason(self) -> str:
         """The answer in one sentence."""
-        from coterie.report.training_page import headline
+        from coterie.report.training_answer_and_notes import headline
 
         return headline(self.evidence)
 
@@ -185,7 +185,7 @@ class TrainingResult:
     @_sound
     def notes(self) -> list[str]:
         """What went wrong, and what was left out: one sentence each."""
-        from coterie.report.training_page import notes
+        from coterie.report.training_answer_and_notes import notes
 
         return notes(self.evidence)
 
