@@ -19,7 +19,7 @@ from coterie.federation import require_all_replies
 from coterie.methods.method import STRENGTHS
 from coterie.methods.registry import applicable
 from coterie.methods.tree.penalised_tree import describe
-from coterie.results import notes as words
+from coterie.results import fit_notes as words
 from coterie.results.call_as_config import table_call_sections
 from coterie.results.fit_options import Options
 from coterie.results.fit_result import FitResult

@@ -206,6 +206,10 @@ class TrainingComparison(Comparison):
         """The score of every client (seeds, m)."""
         return np.stack([r.scores.judged(self.rule) for r in self.runs[name]])
 
+    def gains(self, name: str, over: str) -> Floats:
+        """What every client gains by a method over another one (m,), the mean over seeds: above 0 it does better."""
+        return np.asarray((self.rule.sign * (self.clients(name) - self.clients(over))).mean(axis=0))
+
     @np.errstate(invalid="ignore")  # infinite losses of models that diverged
     def interval(self, name: str, other: str | None = None, what: str = "") -> Triple:
         """A method's mean score over rows with its 95% interval; its difference to another one where that is named.

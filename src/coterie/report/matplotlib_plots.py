@@ -292,8 +292,7 @@ class TrainingPlots(Plots):
         if over not in evidence.runs or over == self.result.method:
             others = [name for name in evidence.runs if name != self.result.method]
             raise CoterieError(f"No gains over '{over}' are known: the other methods are {listed(others)}.")
-        both = evidence.clients(self.result.method) - evidence.clients(over)
-        gain = np.sort((evidence.rule.sign * both).mean(axis=0))
+        gain = np.sort(evidence.gains(self.result.method, over))
         gain = gain[np.isfinite(gain)]
         title = f"{(gain > 0).sum():,} of {len(gain):,} clients gain over {over}"
         ax = _axes(ax, title, "clients, in order", f"gain ({training_figures.unit(evidence.score)})")

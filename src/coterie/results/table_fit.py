@@ -48,7 +48,7 @@ from coterie.options import declared
 from coterie.relations.clusters import ClusterTree
 from coterie.relations.network import Network
 from coterie.relations.relations_by_label import LeftOut, aligned, by_position, main_clients, plain_strength
-from coterie.results import notes as words
+from coterie.results import fit_notes as words
 from coterie.results.call_as_config import in_words_of_a_call, over_rounds, table_call_sections
 from coterie.results.fit_options import Options
 from coterie.results.fit_result import FitResult

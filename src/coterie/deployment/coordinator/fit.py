@@ -28,9 +28,9 @@ from coterie.options import declared, need_names
 from coterie.queries import Unclustered
 from coterie.relations.clusters import ClusterTree
 from coterie.relations.relations_by_label import aligned, by_position
+from coterie.results.fit_notes import after
 from coterie.results.fit_options import Options
 from coterie.results.fit_result import FitResult
-from coterie.results.notes import after
 from coterie.results.table_fit import counted, need_applicable, need_given, result_of, why_not
 from coterie.runs.run_table_method import ALONE
 

@@ -1,4 +1,4 @@
-"""What the data cannot tell, and what was found, in plain words."""
+"""What the data cannot tell of a fit, and what was found in it, in plain words."""
 
 from __future__ import annotations
 
