@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import Row, median_seconds
-from coterie.numerics.network.penalty import Problem, relative_gap
+from coterie.numerics.network.edge_penalty_problem import Problem, relative_gap
 from coterie.numerics.network.prox import network_prox
 
 REFERENCE = Path(__file__).parents[1] / "tests" / "reference"

@@ -14,7 +14,7 @@ from coterie.federation import Federation, PerRow, Site, require_all_replies, wo
 from coterie.methods.networks.optimum import Optimum, Path, flow
 from coterie.methods.similarity_network import SimilarityNetwork
 from coterie.numerics.arrays import Floats
-from coterie.numerics.network.penalty import DUAL
+from coterie.numerics.network.edge_penalty_problem import DUAL
 from coterie.objectives.gradient_steps import Draws
 from coterie.objectives.mean_loss import gradient, sizes
 

@@ -23,7 +23,7 @@ from coterie.results.call_as_config import (
     table_call_arguments,
 )
 from coterie.results.training_result import TrainingResult, train
-from coterie.runs import in_memory
+from coterie.runs import rows_and_models_in_memory as in_memory
 from coterie.runs.config import Config, chosen_methods, document
 from coterie.runs.config_keys import Torch
 from coterie.status_line import AFTER, status

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import csc_array
 from scipy.sparse.linalg import splu
 
-from coterie.numerics.network.penalty import Certified, Problem, certify
+from coterie.numerics.network.edge_penalty_problem import Certified, Problem, certify
 from coterie.numerics.network.prox import CHECK, Relaxed
 
 

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from coterie.numerics.network import penalty
+from coterie.numerics.network import edge_penalty_problem as penalty
 from coterie.numerics.network.conjugate_gradients import EdgeCurvature, add_ties
+from coterie.numerics.network.edge_penalty_problem import Problem, merged
 from coterie.numerics.network.newton import NOBODY, Lagrangian, of_prox, slopes
-from coterie.numerics.network.penalty import Problem, merged
 from coterie.numerics.network.prox import network_prox, smoothed
 from tests.reference import network_prox_twin as twin
 from tests.reference.algorithm5 import algorithm5

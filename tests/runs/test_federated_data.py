@@ -10,7 +10,7 @@ import coterie
 from coterie.errors import CoterieError
 from coterie.runs.config import Config
 from coterie.runs.federated_data import federated
-from coterie.runs.in_memory import rows
+from coterie.runs.rows_and_models_in_memory import rows
 from coterie.runs.training_problem import TrainingProblem
 from tests.messages import names
 

@@ -15,10 +15,10 @@ from coterie.errors import CoterieError, listed
 from coterie.methods.registry import FITTED
 from coterie.options import declared, need_names, shown
 from coterie.results.fit_options import Columns, Options
-from coterie.runs import in_memory
+from coterie.runs import rows_and_models_in_memory as in_memory
 from coterie.runs.config import COMPARE, methods_to_compare
 from coterie.runs.config_keys import DEALT, SECTIONS, Run, Torch
-from coterie.runs.in_memory import SPLIT, need_named
+from coterie.runs.rows_and_models_in_memory import SPLIT, need_named
 
 _OF_GROUPS = {
     **{"The table": "data", "The model": "model", "Over rounds": "method", "Given strengths": "strengths"},

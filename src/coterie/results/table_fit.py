@@ -53,7 +53,7 @@ from coterie.results.call_as_config import in_words_of_a_call, over_rounds, tabl
 from coterie.results.fit_options import Options
 from coterie.results.fit_result import FitResult
 from coterie.results.model import Model
-from coterie.runs import in_memory
+from coterie.runs import rows_and_models_in_memory as in_memory
 from coterie.runs.config_keys import engine_of
 from coterie.runs.run_table_method import STARTING, run, run_alone
 

@@ -16,7 +16,7 @@ from coterie.methods.networks.similarity import Similarity
 from coterie.methods.registry import TRAINED, trained_method
 from coterie.options import Declared, Option, declared, need_names
 from coterie.runs.config_keys import SECTIONS, matters, need_keys_heeded, section
-from coterie.runs.in_memory import Held, need_named
+from coterie.runs.rows_and_models_in_memory import Held, need_named
 from coterie.user_code import Permitted, named
 
 TABLES = (*SECTIONS, "network", "method", "methods")

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from coterie.errors import CoterieError, checked_call
 from coterie.objectives.torch_names import HALF, StepOptions
 from coterie.options import Option, declared, of, shown, unheeded
-from coterie.runs.in_memory import code
 from coterie.runs.metrics import chosen_names, names
+from coterie.runs.rows_and_models_in_memory import code
 
 MOST = 10_000
 """Seeds at most."""

@@ -28,10 +28,10 @@ from coterie.federation import Array
 from coterie.files import local
 from coterie.numerics.arrays import Floats, Ints
 from coterie.objectives.row_kernels import owned_rows
-from coterie.runs import in_memory
+from coterie.runs import rows_and_models_in_memory as in_memory
 from coterie.runs.config import Config, called
 from coterie.runs.config_keys import DEALT, Data
-from coterie.runs.in_memory import SPLIT, Held, need_named
+from coterie.runs.rows_and_models_in_memory import SPLIT, Held, need_named
 
 Table = dict[str, Array]
 PACKAGED = ("digits", "fashion-mnist")

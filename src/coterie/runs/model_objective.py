@@ -27,7 +27,7 @@ from coterie.objectives.softmax import Softmax
 from coterie.options import declared
 from coterie.runs.config import Config, called
 from coterie.runs.config_keys import section
-from coterie.runs.in_memory import MARK
+from coterie.runs.rows_and_models_in_memory import MARK
 
 _PACKAGED = ("coterie.objectives.deep.losses", "coterie.objectives.deep.nets")
 """Modules whose functions a configuration may also name by their import paths, as it would name its user's own."""

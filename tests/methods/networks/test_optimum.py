@@ -16,8 +16,8 @@ from coterie.methods.networks.objective import Prior
 from coterie.methods.networks.optimum import optimum
 from coterie.methods.problem_and_estimates import GroupedProblem
 from coterie.methods.tree.penalised_tree import prepare
+from coterie.numerics.network.edge_penalty_problem import DUAL, l1_level, project
 from coterie.numerics.network.newton import slopes
-from coterie.numerics.network.penalty import DUAL, l1_level, project
 from coterie.objectives.quadratic import Quadratic
 from coterie.relations.clusters import ClusterTree
 from coterie.relations.network import Network

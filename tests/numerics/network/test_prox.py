@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coterie.numerics.network import prox
+from coterie.numerics.network.edge_penalty_problem import Problem, certify
 from coterie.numerics.network.newton import newton
-from coterie.numerics.network.penalty import Problem, certify
 from coterie.numerics.network.prox import network_prox
 
 

@@ -22,7 +22,7 @@ from coterie.methods.registry import FITTED, METHODS
 from coterie.options import Option, check, declared, shown
 from coterie.results.fit_options import Columns, Options
 from coterie.runs.config import AUTO, chosen_methods
-from coterie.runs.in_memory import MARK
+from coterie.runs.rows_and_models_in_memory import MARK
 from coterie.user_code import marks_work
 
 CHECK, COMPARE, ADVISE = "check", "compare", "advise"

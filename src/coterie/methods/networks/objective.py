@@ -11,8 +11,8 @@ from coterie.errors import CoterieError
 from coterie.families import Family
 from coterie.federation import Federation, PerRow, Replies, Site, require_all_replies, work
 from coterie.numerics.arrays import Floats, Ints, full, pack
+from coterie.numerics.network.edge_penalty_problem import adjoint, penalty_and_slack, project_all
 from coterie.numerics.network.newton import Graph, PenalisedQuadratic, residuals
-from coterie.numerics.network.penalty import adjoint, penalty_and_slack, project_all
 from coterie.objectives.glm import GLM
 from coterie.objectives.mean_loss import OVERFLOW, decode_loss, overflowed, sizes
 from coterie.relations.network import Network

@@ -29,8 +29,8 @@ from coterie.federation import Federation, PerRow, Site, require_all_replies, wo
 from coterie.lazy_modules import sparse
 from coterie.methods.networks.objective import Evaluation, NetworkObjective
 from coterie.numerics.arrays import Floats, Ints
+from coterie.numerics.network.edge_penalty_problem import DUAL
 from coterie.numerics.network.newton import minimise
-from coterie.numerics.network.penalty import DUAL
 from coterie.numerics.network.prox import Proximal, network_prox
 from coterie.relations.clusters import MergeTree, merge_tree
 from coterie.relations.network import Network

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.numerics.arrays import Floats, Ints, summing
-from coterie.numerics.network.penalty import metric_times
+from coterie.numerics.network.edge_penalty_problem import metric_times
 
 Curvature = tuple[Floats, Floats, Floats]
 """Curvature by z and z (n, q, q), or (n, 1, 1) for masses; by z and x (n, q, d1); by x and x (d1, d1)."""

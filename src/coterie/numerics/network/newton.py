@@ -18,7 +18,7 @@ import numpy as np
 
 from coterie.numerics.arrays import Floats, Ints, summing
 from coterie.numerics.network.conjugate_gradients import Curvature, EdgeCurvature, conjugate, curvature_times, factor
-from coterie.numerics.network.penalty import (
+from coterie.numerics.network.edge_penalty_problem import (
     Certified,
     Problem,
     certify,

@@ -21,8 +21,15 @@ from coterie.errors import CoterieError
 from coterie.lazy_modules import sparse
 from coterie.numerics.arrays import Floats, Ints, summing
 from coterie.numerics.network.conjugate_gradients import EdgeCurvature, conjugate
+from coterie.numerics.network.edge_penalty_problem import (
+    Certified,
+    Problem,
+    certify,
+    l1_level,
+    metric_times,
+    project_all,
+)
 from coterie.numerics.network.newton import newton
-from coterie.numerics.network.penalty import Certified, Problem, certify, l1_level, metric_times, project_all
 from coterie.options import Option, checked
 
 RELAX = 1.7
