@@ -44,7 +44,7 @@ def test_writes_model_and_report_and_says_what_was_found(folder):
     assert lines[0] == "Read 60 rows of 6 schools in 2 sectors from table.csv."
     for method in ("hierarchical", "local", "pooled", "own-intercept", "clusterwise", "single-cluster"):
         assert method in ran.out
-    assert f"Recommended: {result.recommended}. It has the lowest held-out squared error" in ran.out
+    assert f"Recommended: {result.recommended}. {result.recommended} has the lowest held-out squared error" in ran.out
     assert lines[-2:] == ["Model:  model", "Report: model/report.html"]
     assert finite(result)
     report = Path("model/report.html").read_text(encoding="utf-8")

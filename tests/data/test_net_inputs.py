@@ -8,7 +8,7 @@ TOKENS = as_inputs([[1, 2], [3]], "X")
 NAMED = as_inputs({"ids": [[1, 2], [3]], "dose": [0.5, 1.0]}, "X")
 
 
-@pytest.mark.parametrize("rows", [[[7]], [[7, 8], [9, 1]], np.array([[7, 8]]), [[7, 8], []], [[7], [8, 9]]])
+@pytest.mark.parametrize("rows", [[[7]], [[7, 8], [9, 1]], np.array([[7, 8]]), [[7, 8], []], [[7], [8, 9]], [[]]])
 def test_series_may_have_one_length_or_none(rows):
     found = as_laid_out(rows, layout(TOKENS), "Rows")
     assert layout(found) == layout(TOKENS)
@@ -19,6 +19,8 @@ def test_parts_are_put_in_order_and_whole_numbers_may_stand_for_real_ones():
     found = as_laid_out({"dose": [1, 2], "ids": [[1, 2], [3, 4]]}, layout(NAMED), "Rows")
     assert found.dtype.names == ("ids", "dose")
     assert found["dose"].dtype == np.float32 and layout(found) == layout(NAMED)
+    series = layout(as_inputs([[0.5], [1.0, 2.0]], "X"))
+    assert layout(as_laid_out([[1, 2], [3]], series, "Rows")) == layout(as_laid_out([[], []], series, "Rows")) == series
 
 
 @pytest.mark.parametrize("said", [layout(TOKENS), layout(NAMED)])

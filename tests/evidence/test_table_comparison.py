@@ -96,7 +96,7 @@ def test_auto_takes_the_best_and_says_so(table):
     assert result.recommended == result.comparison["loss_rows"].idxmin() == result.method
     assert {"local", "pooled"} <= set(result.comparison.index)
     assert result.recommended != "local" and f"{result.comparison['loss_rows'].min():.4g}" in result.reason
-    assert result.reason.startswith("It has the lowest held-out squared error over rows")
+    assert result.reason.startswith(f"{result.method} has the lowest held-out squared error over rows")
 
 
 def test_of_methods_that_cannot_be_told_apart_auto_takes_one_that_knows_the_clusters(table):

@@ -153,14 +153,22 @@ def as_laid_out(values: Any, said: tuple[str, ...], what: str) -> Array:
         kind, shape = kinds.get(name, ("", ""))
         if "*" in shape and part.dtype.kind != "O" and part.ndim > 1:
             part = _ragged([*part], what)
-        if kind == "f" and part.dtype.kind in "iu":
-            part = part.astype(np.float32)
-        made[name] = part
+        made[name] = _of_kind(part, kind)
     order = sorted(made, key=[*kinds, *made].index)
     rows = made[""] if order == [""] else _structured({name: made[name] for name in order}, what)
     if (found := layout(rows, lengths_of(said))) != said:
         raise CoterieError(f"{what} must be {_in_words(said)}, not {_in_words(found)}.")
     return rows
+
+
+def _of_kind(part: Array, kind: str) -> Array:
+    """Whole numbers among real ones, and empty rows, which have no type of their own, as numbers of a kind."""
+    rows = [*part] if part.dtype.kind == "O" else [part]
+    if any(row.size for row in rows) and (kind != "f" or rows[0].dtype.kind not in "iu"):
+        return part
+    out = np.empty(len(rows), dtype=object)
+    out[:] = rows = [row.astype(np.float32 if kind == "f" else np.int64) for row in rows]
+    return out if part.dtype.kind == "O" else rows[0]
 
 
 def _in_words(said: tuple[str, ...]) -> str:

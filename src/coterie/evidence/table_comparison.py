@@ -255,9 +255,9 @@ class TableComparison(Comparison):
         held = "the latest rows" if splits.order is not None else plural(splits.count, "split")
         held += f" with {100.0 * splits.fraction:.3g}% of each client's rows held out"
         held = held if splits.given is None else "the rows given to test on"
-        text = "It has"
+        text = f"{recommended} has"
         if best != recommended:
-            text = f"It has a model of every cluster, for clients never seen, unlike {best}, which has"
+            text += f" a model of every cluster, for clients never seen, unlike {best}, which has"
         text += f" the lowest held-out {self.family.loss} over rows ({each[best]:.4g}"
         against = f", against {joined(others)}" if others else ""
         text += f"{against}), on {held}."

@@ -59,7 +59,6 @@ def comparison_table(result: FitResult) -> Table:
     places = words.decimals([*frame["loss_rows"], *frame["loss_clients"]])
     columns += [(f"loss over {who}", _fixed(frame[f"loss_{who}"], places)) for who in ("rows", "clients")]
     for other in ("local", "pooled"):
-        places = words.decimals(frame[f"gain_over_{other}"], 3)
         cells = with_interval(frame, f"gain_over_{other}", _with(places))
         columns.append((f"gain over {other} (95% interval)", but_for(other, frame, cells)))
     for other in ("local", "pooled"):

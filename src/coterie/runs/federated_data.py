@@ -183,8 +183,10 @@ def _weights(table: Table, name: str | None) -> Floats | None:
         raise CoterieError(f"The data have no array '{name}' of weights.{nearest(name, table)}")
     w = as_numbers(table[name], f"'{name}'").astype(np.float64)
     bad = ~(np.isfinite(w) & (w >= 0.0)) if w.ndim == 1 else np.ones(1, dtype=bool)
-    if bad.any() or not w.any():
-        raise CoterieError(f"'{name}' must weigh each row by a finite number from 0, not all 0: see {at_rows(bad)}.")
+    if bad.any():
+        raise CoterieError(f"'{name}' must weigh each row by a finite number from 0: see {at_rows(bad)}.")
+    if not w.any():
+        raise CoterieError(f"'{name}' must weigh one row at least by a number above 0: leave it out.")
     return np.asarray(w / w.mean())
 
 
