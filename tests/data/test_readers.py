@@ -167,6 +167,9 @@ def test_classes_of_any_type_come_back_as_they_were(tmp_path):
     named, coded = (coterie.fit((X, v), net, client=who, method="local", rounds=2) for v in (y, codes))
     assert (named.theta == coded.theta).all() and named.class_names == ("Mittel", "high", "low")
     assert (named.predict(X, 1) == np.array(named.class_names)[coded.predict(X, 1)]).all()
+    np.testing.assert_array_equal(coded.predict_proba([[1, 2]], 1), coded.predict_proba([[1.0, 2.0]], 1))
+    with pytest.raises(CoterieError, match=r"y of the first argument has no value in 1 row \(data row 1\)"):
+        coterie.fit((X, np.array([None, *y[1:]], dtype=object)), net, client=who)
     named.save(tmp_path / "kept")
     assert (coterie.load(tmp_path / "kept").predict(X, 1) == named.predict(X, 1)).all()
     assert (named.adapt(X, y, steps=2).models == coded.adapt(X, codes, steps=2).models).all()

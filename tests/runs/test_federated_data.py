@@ -172,7 +172,7 @@ def test_rows_held_back_keep_their_weights_and_wrong_ones_are_said():
     for wrong in (-weights, np.where(weights > 9, np.nan, 1.0), np.stack([weights, weights], 1)):
         with pytest.raises(CoterieError, match=names("'w' weigh row number data")):
             problem({"w": wrong}, weights="w")
-    with pytest.raises(CoterieError, match="'w' must weigh one row at least by a number above 0: leave it out.$"):
+    with pytest.raises(CoterieError, match=r"'w' must weigh one row at least by a number above 0: leave it out\.$"):
         problem({"w": np.zeros(N)}, weights="w")
 
 

@@ -129,7 +129,8 @@ def finite_rows(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
 def as_labels(values: Any, what: str) -> npt.NDArray[Any] | None:
     """Classes that are named by text (n,), none of which is missing; None for what is no text."""
     array = np.asarray(values) if hasattr(values, "dtype") else as_array(values, what)
-    if array.ndim != 1 or not (array.dtype.kind in "US" or array.dtype.kind == "O" and any(isinstance(v, str) for v in array)):
+    text = array.dtype.kind in "US" or (array.dtype.kind == "O" and any(isinstance(v, str) for v in array.flat))
+    if array.ndim != 1 or not text:
         return None
     if (coded := encode(array)).missing.any():
         raise CoterieError(f"{what} has no value in {at_rows(coded.missing)}: drop these rows, or give them a class.")

@@ -79,10 +79,13 @@ def advise_on_table(
     if (seconds := monotonic() - began) * held_out.splits > LONG:
         term, n = Counter(name.partition("[")[0] for name in clients.terms).most_common(1)[0]
         log.warning(
-            "Choosing took %.0f s with %s, of which %s makes %d, and about as long for each split: leave terms of many "
-            "levels out, or ask for fewer splits (%d).",
-            seconds, plural(len(clients.terms), "column"), term, n, held_out.splits,
-        )  # fmt: skip
+            "Choosing took %.0f s with %s%s, and about as long for each split: %sask for fewer splits (%d).",
+            seconds,
+            plural(len(clients.terms), "column"),
+            f", of which {term} makes {n}" if n > 1 else "",
+            "leave terms of many levels out, or " if n > 1 else "",
+            held_out.splits,
+        )
         together = replace(together, aloud=True)
     frame, evidence = of_clients(clients, choice), pd.DataFrame()
     if held_out.splits:

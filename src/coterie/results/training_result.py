@@ -355,7 +355,7 @@ class TrainingResult:
         rows = finite_rows(matrix(X, self.inputs) if self.inputs and is_table(X) else X, f"Rows to {what}")
         if rows.shape[1:] != self.shape:
             raise CoterieError(f"Rows to {what} must have the shape {self.shape} each, not {rows.shape[1:]}.")
-        return rows
+        return rows if self.whole or rows.dtype.kind not in "iu" else rows.astype(np.float64)
 
     def blank(self, kind: Any) -> npt.NDArray[Any]:
         """A row of zeros."""
