@@ -154,8 +154,8 @@ class Releases:
     ) -> None:
         """Raise TooFew where an answer would tell of too few rows; else :meth:`remember` keeps of which it tells.
 
-        ``parts`` are those of one objective, and of what is held out beside it; ``width`` is the formula's number of
-        columns.
+        ``parts`` are those of one objective, and of what is held out beside it: of three, the second is of both others
+        together, so that the last says nothing new. ``width`` is the formula's number of columns.
         """
         self._read()
         self._draft, self._drafted = self._kept, set()
@@ -178,7 +178,7 @@ class Releases:
             raise TooFew(f"{rows} can be used for {plural(width, 'column')} (rows_per_column).")
         for part, labels, key in new:
             _need_levels(part, labels, rules.min_level)
-            self._need_apart(part, labels, min_group, rest=part is not parts[0])
+            self._need_apart(part, labels, min_group, rest=len(parts) > 2 and part is parts[2])
             self._drafted.add(key)
 
     def remember(self) -> None:
@@ -188,7 +188,7 @@ class Releases:
         self._seen |= self._drafted
 
     def _need_apart(self, part: Behind, labels: Ints, least: int, rest: bool) -> None:
-        """Cut the rows of a formula by a further grouping of its clients; the ``rest`` of a split says nothing new."""
+        """Cut the rows of a formula by a further grouping of its clients; the ``rest`` of others is no sum of its own."""
         kept = self._draft
         before = kept["bases"].get(part.name)
         atoms = np.full(len(labels), -1) if before is None else np.asarray(before["atoms"])

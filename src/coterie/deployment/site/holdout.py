@@ -97,6 +97,14 @@ class Cut:
             raise CoterieError("All rows of a client are held out, so that no model can be fitted on any.")
         return left, found
 
+    def told(self, left: Bools, sides: list[Bools]) -> tuple[Bools, ...]:
+        """The rows (n,) of which sums tell: those trained on, those beside them, and between them both, if one cut did.
+
+        Of rows that one cut divides, the sum over both sides gives one side by the other.
+        """
+        held = sides[self.side]
+        return (left, left | held, held) if self.side == self.depth else (left, held)
+
     def fewest(self, counts: Ints, ids: Any, known: Sequence[Ints] = ()) -> Ints:
         """The fewest rows (m,) that a client has on any side, of ``counts`` (m,): by chance, or as ``known``."""
         left, sides = np.array(counts), list[Ints]()

@@ -54,7 +54,7 @@ def held_out(objective: Any, ids: Any, hold: Any, rows: str) -> tuple[HeldOut, t
     made, every = set_aside(objective, left, sides[cut.side]), nameless(rows, n)
     if held is not None and not cut.side:
         return HeldOut(made.train, held), (every.take(left),)
-    return made, (every.take(left), every.take(sides[cut.side]))
+    return made, tuple(map(every.take, cut.told(left, sides)))
 
 
 def of_table(rows: Any, net: Any, folder: Path, allow: Sequence[str], guarded: bool = False) -> Any:

@@ -49,8 +49,8 @@ class Prepared:
 
     Labels are numbers or text; clusters count from 0 and are sorted; ``levels`` are labels of each client's clusters by
     column, fine to coarse. ``notes`` say, without a value, how the table was read. Where rules of disclosure hold,
-    ``counts`` are the rows of each client that may be told, ``parts`` the rows behind the objective, and those that are
-    held out beside it, and ``width`` is the number of columns of the formula.
+    ``counts`` are the rows of each client that may be told, ``parts`` the rows behind the objective, or those of
+    :meth:`~coterie.deployment.site.holdout.Cut.told`, and ``width`` is the number of columns of the formula.
     """
 
     objective: Any
@@ -106,9 +106,8 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         cut = Cut.of(hold)
         keys = split_keys(folder, member, task, cut.by, found.at) if cut.by else {}
         o, left, apart = split_holdout(found.objective, found.ids, cut, **keys)
-        two = left, apart[cut.side]
         before = found.parts
-        found = replace(found, objective=o, parts=tuple(p.take(rows) for p in before for rows in two))
+        found = replace(found, objective=o, parts=tuple(p.take(rows) for p in before for rows in cut.told(left, apart)))
         if (counts := found.counts) is not None:
             by_chance = not cut.by or "order" in keys
             fewest = cut.fewest(counts, found.ids, () if by_chance else [before[0].take(rows).counts for rows in apart])
