@@ -8,7 +8,7 @@ import pytest
 from coterie.deployment.federation_toml import PROBLEM, Config
 from coterie.deployment.schema import propose
 from coterie.deployment.site import disclosure
-from coterie.deployment.site.nets import outcomes
+from coterie.deployment.site.nets import outcomes, weighed
 from coterie.deployment.site.receiver import SiteReceiver
 from coterie.deployment.site.site_toml import Member
 from coterie.engines.privacy.gaussian_mechanism import clipped
@@ -63,6 +63,20 @@ def test_outcomes_that_a_net_has_no_class_for_are_told_to_the_owner_alone_and_co
         assert "first outside" in (tmp_path / name / PROBLEM).read_text()
     assert said[0] == said[1]
     assert "do not fit the net" in said[0][0] == said[0][1] and "refusals_per_day" in said[0][2]
+
+
+@pytest.mark.parametrize("loss, few", [("cross_entropy", 4), ("cross_entropy", 5), ("bce", 4)])
+def test_a_class_of_numbers_has_rows_enough_as_one_of_text_has(loss, few, tmp_path):
+    """Of a class of one row a gradient is that row."""
+    some, rows = np.arange(80) < few, np.arange(80)
+    grade = rows / 200 + some / 2 if loss == "bce" else np.where(some, 2, rows % 2)
+    frame = patients().assign(grade=grade)
+    site, (schema, _) = place(tmp_path / "davos", frame), propose(frame, labels=["ward"])
+    model, classes = ({"path": "softmax"}, 3) if loss != "bce" else (MLP | {"loss": loss, "args": {"sizes": [2, 1]}}, 0)
+    assert opened(site, schema, model, formula="grade ~ age + chol", classes=classes)["done"] == "open"
+    exchange = {"exchange": [1, 1], "counted": [0, 0], "rows": None, "by": None}
+    told = say(site, kind="total", run="r", work=work_name(weighed), message={}, **exchange)
+    assert ("values" in told) == (few == 5)
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ class Releases:
         self._seen |= self._drafted
 
     def _need_apart(self, part: Behind, labels: Ints, least: int, rest: bool) -> None:
-        """Cut the rows of a formula by a further grouping of its clients; the ``rest`` of others is no sum of its own."""
+        """Cut the rows of a formula by a further grouping of its clients; the ``rest`` of others says nothing new."""
         kept = self._draft
         before = kept["bases"].get(part.name)
         atoms = np.full(len(labels), -1) if before is None else np.asarray(before["atoms"])

@@ -95,6 +95,15 @@ def of_table(rows: Any, net: Any, folder: Path, allow: Sequence[str], guarded: b
         raise TooFew(f"The net cannot take the rows: {problem}") from problem
 
 
+def by_class(behind: Behind, net: Mapping[str, Any]) -> Behind:
+    """The rows behind a net, where outcomes are classes with these as levels: a sum tells of each one's rows."""
+    binary = net["model"].get("loss") == "bce"
+    if not (net["classes"] or binary):
+        return behind
+    y = behind.values[:, -3]  # before offsets and weights
+    return replace(behind, cells=np.column_stack([behind.cells, (y > 0.5 if binary else y.clip(0)).astype(np.int64)]))
+
+
 def told(objective: Any) -> dict[str, Any]:
     """What a coordinator must know of the model that clients train: names and sizes of its layers, and its score."""
     train = getattr(objective, "train", objective)

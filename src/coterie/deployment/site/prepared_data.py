@@ -117,9 +117,10 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
         aside = {} if hold is None else {"held": replace(o.held, weights=o.held.weights / mean)}
         found = replace(found, objective=replace(o, weights=o.weights / mean, **aside))
     if net is not None:
-        from coterie.deployment.site.nets import of_table
+        from coterie.deployment.site.nets import by_class, of_table
 
-        found = replace(found, objective=of_table(found.objective, net, folder, member.allow, member.guarded))
+        net_of_rows = of_table(found.objective, net, folder, member.allow, member.guarded)
+        found = replace(found, objective=net_of_rows, parts=tuple(by_class(part, net) for part in found.parts))
     return found
 
 
