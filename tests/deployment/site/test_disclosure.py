@@ -463,6 +463,23 @@ def test_rows_that_are_cut_several_times_are_no_system_of_equations_either(sides
     assert 5 <= np.linalg.matrix_rank([np.isin(np.unique(np.concatenate(left)), rows) for rows in left]) <= 80 // 8
 
 
+@pytest.mark.parametrize("by", ["split_by", "given_split"])
+def test_what_a_column_sets_aside_does_not_tell_what_it_holds(by, tmp_path):
+    """Not how many rows have some of its values; that rows cannot be split by it is a bit, which is counted."""
+    frame, said = patients().assign(side=np.array(["test", "train", "train"])[np.arange(80) % 3]), []
+    for name, value in (("davos", "test"), ("bern", "train"), ("chur", None)):
+        other = frame.copy()
+        other.loc[0, "side"] = value
+        host = place(tmp_path / name, other, ranged(frame), disclosure=MANY | {"refusals_per_day": 1})
+        hold = {"seed": 0, "repeat": 0, "fraction": 0.25, "by": {by: "side"}}
+        said.append(host.receive(wire.encode(opening(ranged(frame), "los ~ age", hold=hold))))
+        counted = len(host._releases._kept["declined"])
+        assert counted == ("refused" in wire.decode(said[-1])) == (name == "chur")
+    assert said[0] == said[1]
+    assert "'side' has no value in 1 row (data row 1)" in (tmp_path / "chur" / PROBLEM).read_text()
+    assert "cannot be split" not in wire.decode(said[2])["refused"]
+
+
 def test_a_client_of_few_rows_is_not_answered_about_whether_it_has_any_or_not(tmp_path):
     frame = patients().assign(ward=[f"w{i}" for i in range(80)]).astype({"chol": object})
     frame.loc[7, "chol"] = None

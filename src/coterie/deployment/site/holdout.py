@@ -6,7 +6,7 @@ that are held out beside them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -105,12 +105,12 @@ class Cut:
         held = sides[self.side]
         return (left, left | held, held) if self.side == self.depth else (left, held)
 
-    def fewest(self, counts: Ints, ids: Any, known: Sequence[Ints] = ()) -> Ints:
-        """The fewest rows (m,) that a client has on any side, of ``counts`` (m,): by chance, or as ``known``."""
+    def fewest(self, counts: Ints, ids: Any) -> Ints:
+        """The fewest rows (m,) that a client with ``counts`` (m,) has on any side that is drawn."""
         left, sides = np.array(counts), list[Ints]()
-        for k, how in enumerate(self.fractions()):
-            if known or how["fraction"]:
-                sides.append(known[k] if known else share(left, ids, how["fraction"], how["seed"], how["repeat"]))
+        for how in self.fractions():
+            if how["fraction"]:
+                sides.append(share(left, ids, how["fraction"], how["seed"], how["repeat"]))
                 left = left - sides[-1]
         return np.asarray(np.minimum.reduce([left, *sides]))
 

@@ -19,7 +19,7 @@ import numpy as np
 from coterie.data.labels import encode, label_ids, travelling
 from coterie.deployment.federation_toml import PROBLEM, SCHEMA
 from coterie.deployment.schema import Schema, clusters_of
-from coterie.deployment.site.disclosure import Behind
+from coterie.deployment.site.disclosure import Behind, TooFew
 from coterie.deployment.site.redaction_and_owner_log import tell_owner
 from coterie.deployment.site.site_toml import Member
 from coterie.engines import wire
@@ -105,13 +105,15 @@ def prepare(folder: Path, member: Member, task: Mapping[str, Any], data: str = "
 
         cut = Cut.of(hold)
         keys = split_keys(folder, member, task, cut.by, found.at) if cut.by else {}
-        o, left, apart = split_holdout(found.objective, found.ids, cut, **keys)
-        before = found.parts
-        found = replace(found, objective=o, parts=tuple(p.take(rows) for p in before for rows in cut.told(left, apart)))
-        if (counts := found.counts) is not None:
-            by_chance = not cut.by or "order" in keys
-            fewest = cut.fewest(counts, found.ids, () if by_chance else [before[0].take(rows).counts for rows in apart])
-            found = replace(found, counts=told_counts(fewest, found.clusters, member.min_group))
+        try:
+            o, left, apart = split_holdout(found.objective, found.ids, cut, **keys)
+        except CoterieError as problem:
+            raise (TooFew(str(problem)) if cut.by and member.guarded else problem) from None
+        parts = tuple(p.take(rows) for p in found.parts for rows in cut.told(left, apart))
+        found = replace(found, objective=o, parts=parts)
+        if (counts := found.counts) is not None:  # as by chance: how many rows a column sets aside tells what it holds
+            counts = told_counts(cut.fewest(counts, found.ids), found.clusters, member.min_group)
+            found = replace(found, counts=counts)
     if mean is not None:
         o = found.objective
         aside = {} if hold is None else {"held": replace(o.held, weights=o.held.weights / mean)}

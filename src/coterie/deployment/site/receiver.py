@@ -282,7 +282,7 @@ class SiteReceiver:
             for start in task.get("works", ()) if not self.member.privacy else ():
                 self.member.need_some(str(start))
             self._count_formula(task, None if before is None else before["asked"]["task"])
-            if task.get("net") and run not in self._runs:
+            if (task.get("net") or task.get("hold")) and run not in self._runs:
                 self._releases.need_bits(self.member.disclosure.refusals_per_day)
         data = self._data_digest(task)
         if before is not None:
@@ -297,10 +297,11 @@ class SiteReceiver:
                 secure = secure_sum_setup.agreed(self.folder, self.config, self.member.name)
             try:
                 node = self._node(run, task, seed, data, secure)
-            except disclosure.TooFew as problem:  # of a net on a table: whether its rows fit tells one bit of them
+            except disclosure.TooFew as problem:  # whether rows fit a net, or can be split by a column, tells one bit
                 self._tell_owner([f"Run '{run}': {problem}"])
                 self._releases.decline(task, self.member.disclosure.refusals_per_day)
-                raise CoterieError(f"Its rows do not fit the net: '{PROBLEM}' in its folder says why.") from problem
+                why = f"'{PROBLEM}' in its folder says why."
+                raise CoterieError(f"Its rows do not fit the net or the split: {why}") from problem
             # The file first: a run that is not in it would end with this process.
             kept = {"asked": asked, "data": data, "stat": self._data_stat(task), "secure": secure}
             write_durable(self._path(run), wire.pieces(kept))

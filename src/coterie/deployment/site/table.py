@@ -24,6 +24,7 @@ from coterie.data.table_files import read_table
 from coterie.deployment.column_types import LARGEST, Findings, Mask, numbers
 from coterie.deployment.federation_toml import PROBLEM, SCHEMA
 from coterie.deployment.schema import Schema, clusters_of, design_of, disagreements
+from coterie.deployment.site.disclosure import TooFew
 from coterie.deployment.site.formula_grammar import allowed
 from coterie.deployment.site.prepared_data import ROWS
 from coterie.deployment.site.redaction_and_owner_log import tell_owner
@@ -164,7 +165,7 @@ def split_keys(
     """What rows ``at`` these places of the table are held out by, where a column says it: see ``Cut.sides``.
 
     ``by`` has one name, that of an argument of :func:`coterie.fit` (order_by, split_by or given_split), and the column,
-    which the owner's schema must have. What is wrong with it is kept in a file for the owner.
+    which the owner's schema must have. What is wrong with it is for the owner alone: a TooFew where rows are guarded.
     """
     own = Schema.read(folder / SCHEMA)
     ((option, name),) = by.items()
@@ -175,6 +176,8 @@ def split_keys(
     try:
         made = RowSplits.of(**{what: column}, names=(name,) * 3)
     except CoterieError as problem:
+        if member.guarded:
+            raise TooFew(str(problem)) from problem
         tell_owner(folder, [str(problem)])
         raise CoterieError(_UNFIT) from problem
     if made.given is not None:
