@@ -350,5 +350,7 @@ def test_slips_in_calls_that_pass_arguments_on_are_told_too():
     for call in (coterie.compare, coterie.advise):
         with pytest.raises(CoterieError, match=r"\(\) has no argument 'cleint'\. Did you mean 'client'\?"):
             call(None, "y ~ x", cleint="g")
+    with pytest.raises(CoterieError, match=r"^(?!.* cluster,.* cluster,).*There are client, cluster, "):
+        coterie.advise(None, "y ~ x", zzz=1)
     with pytest.raises(CoterieError, match=r"fit\(\) is called with too many positional arguments: call fit\(rows\)"):
         coterie.fit(1, 2, 3, 4, 5)

@@ -115,7 +115,7 @@ def advise(
         need_none([name for name in ("collaborators", "within", "prior") if name in given], "a formula")
         found: Any = api.compared(rows, model, methods="auto", **given, **net)
         return advise_on_nets(found.evidence)
-    need_names("advise()", net, [*arguments, *inspect.signature(api.fit).parameters], "argument")
+    need_names("advise()", net, dict.fromkeys([*arguments, *inspect.signature(api.fit).parameters]), "argument")
     need_none([*net], "coterie.Torch")
     if not isinstance(model, str):
         raise CoterieError(api.NO_MODEL)
