@@ -16,6 +16,7 @@ from coterie.methods.tree import variance_uncertainty
 from coterie.methods.tree.covariance_structure import Structure
 from coterie.methods.tree.in_step import in_step
 from coterie.methods.tree.variance_posterior import axis_weights, correlation_weights, degrees_of_freedom, half_widths
+from coterie.methods.tree.variance_uncertainty import Axis
 from coterie.numerics.arrays import full
 from coterie.objectives.glm import GLM
 from tests.methods import dense
@@ -313,3 +314,10 @@ def test_the_slope_of_sleepstudy_is_as_sure_as_kenward_and_roger_have_it():
     assert found["estimate"] == pytest.approx(10.467, abs=1e-3)
     assert found["std_error"] == pytest.approx(1.546, rel=0.02)
     assert 16.0 < found["df"] < 20.0
+
+
+def test_a_deviance_that_hardly_holds_a_variance_is_not_believed_against_its_members():
+    """Of five clusters' slopes of counts: by the deviance it has 1.4 degrees of freedom, and weights of 2,000."""
+    rows, one = np.array([False, True]), np.ones(1)
+    axis = Axis(1, rows, 0.0658 * one, 0.0754 * one, 3.83 * one)
+    assert np.abs(axis.weights(np.array([1.592, -0.329]))).max() < 20.0

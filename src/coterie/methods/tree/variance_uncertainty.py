@@ -98,7 +98,7 @@ class Axis:
             if len(points) == 1:
                 M = np.stack([np.log(v[1:] / v[0]), 1.0 / v[1:] - 1.0 / v[0]], axis=1)
                 a, b = np.linalg.solve(M, rise)
-                if max(0.5, nu / 5.0) <= a <= 4.0 * nu + 10.0 and b > 0.0:
+                if max(0.5, min(nu / 2.0, 2.0), nu / 5.0) <= a <= 4.0 * nu + 10.0 and b > 0.0:  # up to 2 has no mean
                     nu, S = a, b
             found.append(axis_weights(max(float(nu), 1.0), float(S), float(s2), v))
         return np.stack(found)
