@@ -200,8 +200,7 @@ class TrainingResult:
 
         ``groups`` is a :class:`~coterie.methods.groups.group_gradients.Growth`, or None without known groups.
         """
-        seen = Growth.of(self.run.curve)
-        return {"privacy": self.run.privacy, "not covered": list(self.run.notes), "groups": seen}
+        return {"privacy": self.run.privacy, "not covered": list(self.run.notes), "groups": Growth.of(self.run.curve)}
 
     def config(self) -> dict[str, Any]:
         """The call written down: sections of a configuration, which :func:`coterie.fit` takes again.

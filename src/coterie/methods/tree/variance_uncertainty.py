@@ -3,7 +3,6 @@
 Each variance is moved to two more points, the others at their estimates. The restricted deviance there says how likely
 they are; the tree, solved anew, where every node then is and how surely. Clients keep at home what they would be, and
 add up what follows. For GLMs w moves too, by a Newton step of Laplace's deviance, and is integrated out.
-
 An axis is one variance of one level or, where covariances are learned too, one along a principal axis of D, or the
 correlation of two of these: as in a Wishart distribution they are about independent.
 """
