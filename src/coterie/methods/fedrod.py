@@ -34,13 +34,14 @@ def named(site: Site, layers: list[str]) -> Bools:
     return parameter_mask(site.objective, layers) & ~parameter_mask(site.objective)
 
 
-def class_shares(site: Site, theta: Floats, head: Bools, bias: Bools) -> Floats:
-    """Every client's shares of classes (m, K): without a head all have 1 / K, and the bias' gradient is the rest."""
+def class_shares(site: Site, theta: Floats, head: Bools, bias: Bools, new: Bools) -> Floats:
+    """New clients' shares of classes (m, K): without a head all have 1 / K, and the bias' gradient is the rest."""
     start, o = np.where(head, 0.0, theta).astype(theta.dtype, copy=False), site.objective
     if getattr(getattr(o, "training", None), "clip", None) is None:
-        g = start[:, bias] - train(site, start, 1.0, 1, 0, 0, on=1.0 * bias, plain=True)[:, bias]
+        g = start[:, bias] - train(site, start, 1.0, 1 * new, 0, 0, on=1.0 * bias, plain=True)[:, bias]
     else:  # of steps, the gradient is shortened
         g = gradient(o, start, Draws.of_all(len(site)))[:, bias]
+        site.count(gradients=int(new.sum()))
     shares = 1.0 / max(bias.sum(), 1) - g.astype(np.float64)
     if not bias.any() or (np.abs(shares.sum(axis=1) - 1.0) > 1e-4).any() or (shares < -1e-4).any():
         raise CoterieError("FedROD" + NO_HEAD)
@@ -53,9 +54,9 @@ def update(site: Site, head: list[str], bias: list[str], **sent: Any) -> Reply:
     here = LocalRound(site, **sent)
     theta = here.start
     both, b, still = named(site, head), named(site, bias), statistics_mask(site.objective)
-    shares = site.state.get("shares")
-    if shares is None:
-        shares = class_shares(site, theta, both, b)
+    new, shares = ~site.state.written("shares"), site.state.get("shares", np.zeros((len(site), int(b.sum()))))
+    if new.any():
+        shares = np.where(new[:, None], class_shares(site, theta, both, b, new), shares)
     site.state["shares"] = shares
     prior = np.where(shares > 0.0, np.log(np.maximum(shares, 1e-30)), ABSENT)
     before = site.state.get("own", np.zeros((len(site), int(both.sum())), dtype=theta.dtype))
