@@ -107,6 +107,17 @@ def test_hostile_formulas_are_answered_alike_whatever_a_row_holds(many, privacy,
     assert len(lines) == many and all("formula" in line for line in lines)
 
 
+def test_a_row_without_a_value_of_a_computed_outcome_is_no_reason_to_refuse(tmp_path):
+    frame = patients()
+    schema, other = ranged(frame), frame.astype(object)
+    other.loc[7, "los"] = None
+    task = {"kind": "table", "formula": "log(los) ~ chol", "schema": schema.plain(), "missing": "drop"}
+    message = wire.encode({"kind": "open", "run": "r", "task": task, "seed": 0})
+    plain, lacks = (place(tmp_path / "sites" / name, table, schema) for name, table in (("a", frame), ("b", other)))
+    said = plain.receive(message)
+    assert wire.decode(said)["done"] == "open" and lacks.receive(message) == said
+
+
 def test_a_patient_cannot_be_found_by_asking_whether_formulas_fit(tmp_path):
     """The search that reads a row where a formula may compare: halving, by whether a division by zero is refused."""
     frame = patients()

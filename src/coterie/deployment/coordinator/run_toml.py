@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -120,8 +121,8 @@ def _works(method: Method) -> list[str]:
     """How the works begin that a method over rounds needs: those of its room, and those of its class of rounds."""
     found = [f"coterie.methods.{method.rounds.partition('.')[0]}."]
     if method.fits == TRAINED_ON_ROWS:
-        mine = (made.__module__ for made in method.method_class.__mro__)
-        found += [f"{next(filter(marks_work, mine))}:", f"{held_loss.__module__}:"]
+        mine = filter(marks_work, (made.__module__ for made in method.method_class.__mro__))  # none of FedAMP
+        found += [f"{module}:" for module in (*islice(mine, 1), held_loss.__module__)]
     return found
 
 

@@ -316,7 +316,8 @@ def usable_rows(
         unfit = ~family.possible(y) | (np.abs(y) > family.largest)
         without(unfit & rows, f"column '{parsed.outcome}' has no outcome of the family {family.name}")
     usual = 0.0 if family.possible(np.zeros(1)).all() else 1.0
-    instead = dict(zip(parsed.outcome_columns, (usual, 1.0), strict=False))  # no success of one trial
+    whole = parsed.plain_outcome or parsed.successes is not None  # else it is finite in the column's range
+    instead = dict(zip(parsed.outcome_columns, (usual, 1.0), strict=False)) if whole else {}  # no success of one trial
     if (trials := design.read_trials(pd.DataFrame(found))) is not None:
         unfit = uncountable(design.read_outcome(pd.DataFrame(found)), trials)
         without(unfit & rows, f"'{parsed.outcome}' has no successes of trials")
