@@ -116,6 +116,11 @@ def test_a_row_without_a_value_of_a_computed_outcome_is_no_reason_to_refuse(tmp_
     plain, lacks = (place(tmp_path / "sites" / name, table, schema) for name, table in (("a", frame), ("b", other)))
     said = plain.receive(message)
     assert wire.decode(said)["done"] == "open" and lacks.receive(message) == said
+    for outcome in ("cbind(log(los), age)", "log(los) | trials(age)"):
+        task |= {"formula": f"{outcome} ~ chol", "family": "binomial"}
+        message = wire.encode({"kind": "open", "run": "counts", "task": task, "seed": 0})
+        said = plain.receive(message)
+        assert "columns as they are" in wire.decode(said)["refused"] and lacks.receive(message) == said
 
 
 def test_a_patient_cannot_be_found_by_asking_whether_formulas_fit(tmp_path):

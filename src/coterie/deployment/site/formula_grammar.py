@@ -79,8 +79,11 @@ def allowed(task: Mapping[str, Any], own: Schema, agreed: Schema, rules: Disclos
 def _calls(parsed: Parsed) -> Iterator[tuple[str, ast.Call]]:
     """The functions of columns in a formula; a CoterieError for anything else that is no column."""
     found = [] if parsed.plain_outcome else [parsed.outcome]
-    if parsed.successes is not None:  # of two columns as they are
-        found = [side for side in parsed.successes[:2] if not parse(f"{side} ~ 1").plain_outcome]
+    if parsed.successes is not None:
+        found = []
+        for side in parsed.successes[:2]:
+            if not parse(f"{side} ~ 1").plain_outcome:
+                raise CoterieError(f"Successes and trials are columns as they are by {RULES}, not '{shortened(side)}'.")
     if parsed.simple is None:
         for term in formulaic_terms(parsed.right, parsed.formula):
             for factor in term.factors:
